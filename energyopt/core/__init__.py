@@ -1,0 +1,1 @@
+"""The shared vocabulary: units, clock, configuration, SLOs, records, results and errors."""

@@ -1,0 +1,179 @@
+"""Configuration: frozen models, one canonical form, an unknown key is an error.
+
+Flag names follow vLLM where vLLM has the knob (``max_num_seqs``, ``max_num_batched_tokens``, ``block_size`` ...);
+the CLI and the study files build these models and nothing else. ``parse_config`` turns pydantic's report into one
+sentence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .errors import ConfigError
+from .units import Bytes, Hertz, Watts
+
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+DeviceKind = Literal["auto", "cpu", "cuda"]
+"""``cuda`` is also torch's name for ROCm devices."""
+
+
+class Config(BaseModel):
+    """Base of every configuration: immutable, hashable by content, strict about keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def digest(self) -> str:
+        """A short stable name for this content: equal configurations have equal digests in every process."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+class ParallelLayout(Config):
+    """How one engine is spread over devices. ``dcp`` splits the tp ranks and costs no device of its own."""
+
+    tp: int = Field(1, ge=1)
+    pp: int = Field(1, ge=1)
+    ep: int = Field(1, ge=1)
+    dcp: int = Field(1, ge=1)
+    dp: int = Field(1, ge=1)
+
+    @property
+    def devices(self) -> int:
+        """Devices that one engine of this layout occupies."""
+        return self.tp * self.pp * self.dp
+
+
+class TierConfig(Config):
+    """One KV tier below the device pool; its size is per host, as the name says."""
+
+    kind: Literal["host", "disk", "shared"]
+    bytes_per_host: Bytes = Field(gt=0)
+    path: str | None = None
+
+
+class KvConfig(Config):
+    """The KV cache.
+
+    ``memory_bytes`` is the size of the device pool; None lets the engine choose from the memory that is free.
+    ``retention_interval`` is None (keep every block), 0 (reachable boundaries only) or a multiple of the block.
+    """
+
+    block_tokens: int = Field(16, ge=1, le=1024)
+    memory_bytes: Bytes | None = Field(None, gt=0)
+    prefix_caching: bool = True
+    retention_interval: int | None = Field(None, ge=0)
+    tiers: tuple[TierConfig, ...] = ()
+
+    @model_validator(mode="after")
+    def _interval_is_whole_blocks(self) -> KvConfig:
+        if self.retention_interval is not None and self.retention_interval % self.block_tokens:
+            raise ValueError(
+                f"retention_interval {self.retention_interval} is not a multiple of block_tokens {self.block_tokens}"
+            )
+        return self
+
+
+class EngineConfig(Config):
+    """One engine instance.
+
+    ``model`` is an alias, a GGUF file or a Hugging Face directory. ``threads`` is CPU threads for the model (None:
+    every core this process may use). ``max_model_len`` None takes the model's own context. ``kernels`` selects the
+    operator implementations by name; "auto" takes the fastest that this device has.
+    """
+
+    model: str
+    served_model_name: str | None = None
+    dtype: DType = "auto"
+    device: DeviceKind = "auto"
+    seed: int = 0
+    threads: int | None = Field(None, ge=1)
+    kernels: Literal["auto", "reference"] = "auto"
+    max_model_len: int | None = Field(None, ge=1)
+    max_num_seqs: int = Field(64, ge=1)
+    max_num_batched_tokens: int = Field(2048, ge=1)
+    max_num_queued_reqs: int = Field(1024, ge=1)
+    kv: KvConfig = KvConfig()
+    layout: ParallelLayout = ParallelLayout()
+
+    @model_validator(mode="after")
+    def _budget_covers_decodes(self) -> EngineConfig:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} is below max_num_seqs {self.max_num_seqs}: "
+                "one decode step of a full batch would not fit"
+            )
+        return self
+
+
+class PowerConfig(Config):
+    """Limits on each device of a pool. None leaves the device as it was found."""
+
+    cap: Watts | None = Field(None, gt=0)
+    sm_clock: Hertz | None = Field(None, gt=0)
+
+
+class PoolConfig(Config):
+    """``replicas`` equal engines and the power limits of their devices."""
+
+    engine: EngineConfig
+    power: PowerConfig = PowerConfig()
+    replicas: int = Field(1, ge=1)
+
+    @property
+    def devices(self) -> int:
+        return self.replicas * self.engine.layout.devices
+
+
+class Deployment(Config):
+    """What a trial runs: one pool that does everything, or a prefill pool and a decode pool."""
+
+    decode: PoolConfig
+    prefill: PoolConfig | None = None
+
+    @property
+    def devices(self) -> int:
+        """All devices, of both pools: the denominator of every per-device figure."""
+        return self.decode.devices + (self.prefill.devices if self.prefill else 0)
+
+
+C = TypeVar("C", bound=BaseModel)
+
+
+def parse_config(kind: type[C], data: Mapping[str, object]) -> C:
+    """Build ``kind`` from plain data. Raises ConfigError that names the key, the value and what is allowed."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(describe_validation(kind, error)) from error
+
+
+def describe_validation(kind: type[BaseModel], error: ValidationError) -> str:
+    """The first problem of a validation report as one sentence."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        allowed = ", ".join(sorted(_fields_at(kind, first["loc"][:-1])))
+        return f"Unknown key {where!r}: allowed are {allowed}."
+    if first["type"] == "missing":
+        return f"The key {where!r} is missing."
+    message = first["msg"].removeprefix("Value error, ")
+    if not where:
+        return f"{message[:1].upper()}{message[1:]}."
+    return f"{where} = {first['input']!r} is not allowed: {message[:1].lower()}{message[1:]}."
+
+
+def _fields_at(kind: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """The field names of the model that ``path`` leads to from ``kind``."""
+    for part in path:
+        field = kind.model_fields.get(str(part))
+        inner = field.annotation if field else None
+        candidates = [inner, *getattr(inner, "__args__", ())]
+        models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        if models:
+            kind = models[0]
+    return list(kind.model_fields)

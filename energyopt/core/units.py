@@ -1,0 +1,110 @@
+"""SI quantities and the only conversions from and to foreign units.
+
+Everything inside the project is joules, watts, seconds, hertz, bytes and tokens. A module that reads a foreign
+unit converts it here, once, at the border. The types are ``NewType`` aliases: they cost nothing at run time and
+let mypy tell watts from joules.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+from .errors import ConfigError
+
+Joules = NewType("Joules", float)
+Watts = NewType("Watts", float)
+Seconds = NewType("Seconds", float)
+Hertz = NewType("Hertz", float)
+Bytes = NewType("Bytes", int)
+Tokens = NewType("Tokens", int)
+
+_DURATION = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_POWER = {"mW": 1e-3, "W": 1.0, "kW": 1e3}
+_FREQUENCY = {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9}
+_SIZE = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+
+
+def joules_from_millijoules(value: float) -> Joules:
+    """NVML's energy counter counts millijoules."""
+    return Joules(value / 1e3)
+
+
+def joules_from_microjoules(value: float) -> Joules:
+    """RAPL counts microjoules."""
+    return Joules(value / 1e6)
+
+
+def watts_from_milliwatts(value: float) -> Watts:
+    """NVML reports power and limits in milliwatts."""
+    return Watts(value / 1e3)
+
+
+def milliwatts(value: Watts) -> int:
+    """Watts as NVML's setters want them, rounded to the nearest milliwatt."""
+    return round(value * 1e3)
+
+
+def hertz_from_megahertz(value: float) -> Hertz:
+    """Drivers report clocks in megahertz."""
+    return Hertz(value * 1e6)
+
+
+def megahertz(value: Hertz) -> int:
+    """Hertz as drivers' setters want them, rounded to the nearest megahertz."""
+    return round(value / 1e6)
+
+
+def bytes_from_kibibytes(value: int) -> Bytes:
+    """``/proc`` reports memory in kibibytes (and calls them kB)."""
+    return Bytes(value * 1024)
+
+
+def parse_seconds(text: str) -> Seconds:
+    """``"500ms"`` -> 0.5. A bare number is seconds. Raises ConfigError."""
+    return Seconds(_parse(text, _DURATION, "s", "a duration"))
+
+
+def parse_watts(text: str) -> Watts:
+    """``"300W"`` -> 300.0. A bare number is watts. Raises ConfigError."""
+    return Watts(_parse(text, _POWER, "W", "a power"))
+
+
+def parse_hertz(text: str) -> Hertz:
+    """``"1.2GHz"`` -> 1.2e9. A bare number is hertz. Raises ConfigError."""
+    return Hertz(_parse(text, _FREQUENCY, "Hz", "a frequency"))
+
+
+def parse_bytes(text: str) -> Bytes:
+    """``"2GiB"`` -> 2147483648. A bare number is bytes. Raises ConfigError."""
+    return Bytes(round(_parse(text, _SIZE, "B", "a size")))
+
+
+def _parse(text: str, table: dict[str, float] | dict[str, int], default: str, what: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    unit = (match.group(2) or default) if match else None
+    if match is None or unit not in table:
+        raise ConfigError(f"{text!r} is not {what}: expected a number with one of the units {', '.join(table)}.")
+    return float(match.group(1)) * table[unit]
+
+
+def format_si(value: float | None, unit: str, digits: int = 3) -> str:
+    """``format_si(0.0123, "s")`` -> ``"12.3 ms"``; unknown (None) is an em dash, never 0."""
+    if value is None:
+        return "—"
+    magnitude = abs(value)
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ")):
+        if magnitude >= factor * 0.9995:
+            return f"{value / factor:.{digits}g} {prefix}{unit}"
+    return f"{value:.{digits}g} {unit}"

@@ -1,0 +1,1 @@
+"""Results in SQL: tables, repository and migrations."""

@@ -1,0 +1,1 @@
+"""The embedded serving engine: scheduler, paged KV cache, models and runners."""

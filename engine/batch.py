@@ -1,0 +1,88 @@
+"""The border between scheduling and computing: what the scheduler hands to a Runner, and what comes back.
+
+A Runner never changes a request; the scheduler never sees a tensor. ``TorchRunner`` computes, the simulator's
+``RooflineRunner`` predicts: both satisfy ``Runner``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from energyopt.core.units import Bytes, Seconds
+
+from .request import Request, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRequest:
+    """Compute positions ``start`` to ``start + count`` of ``request``, whose blocks already cover them.
+
+    ``sample`` is True when this chunk reaches the newest known token, so that the next one is to be sampled.
+    """
+
+    request: Request
+    start: int
+    count: int
+    sample: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's work. Decodes stand before prefill chunks."""
+
+    items: tuple[ScheduledRequest, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(item.count for item in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The token sampled for one scheduled request, with log-probabilities if they were asked for."""
+
+    token: int
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One entry per batch item, in order: None where ``sample`` was False."""
+
+    sampled: Sequence[Sampled | None]
+    start: Seconds
+    end: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What the runner's KV pool is: ``num_blocks`` blocks of ``block_tokens`` tokens, ``bytes_per_block`` each."""
+
+    num_blocks: int
+    block_tokens: int
+    bytes_per_block: Bytes
+
+
+class Runner(Protocol):
+    """Turns a batch into a result.
+
+    ``run`` blocks; it is called from one thread only. It raises OutOfMemoryError or EngineError, after which the
+    engine ends. KV written by an earlier ``run`` into a block stays until the block is written again: reusing a block
+    needs no notice.
+    """
+
+    @property
+    def cache(self) -> CacheShape: ...
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Identities of the devices used, as telemetry names them."""
+        ...
+
+    def run(self, batch: Batch) -> StepResult: ...
+
+    def close(self) -> None:
+        """Free device memory; idempotent."""
+        ...

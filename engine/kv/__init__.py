@@ -1,0 +1,1 @@
+"""Blocks, hashes and the prefix cache: no tensor is ever seen here."""

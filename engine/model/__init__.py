@@ -1,0 +1,1 @@
+"""Model families, their weights and layers."""

@@ -1,0 +1,115 @@
+"""One request: what its client asked, where it stands, and what it has produced.
+
+Mutable and owned by the step loop's thread; everybody else sees ``Output`` events. It knows token ids, not text: the
+front holds the tokenizer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from energyopt.core.errors import RequestError
+from energyopt.core.records import FinishReason, Phase
+from energyopt.core.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen and when to stop. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 are off.
+
+    ``logprobs`` is the number of alternatives reported per output token (0: only the chosen one; None: off).
+    Raises RequestError naming the OpenAI field when a value is out of range.
+    """
+
+    max_tokens: int = 16
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        allowed: tuple[tuple[str, float, float, float], ...] = (
+            ("max_tokens", self.max_tokens, 1, 2**31),
+            ("temperature", self.temperature, 0, 100),
+            ("top_k", self.top_k, 0, 2**31),
+            ("top_p", self.top_p, 1e-6, 1),
+            ("min_p", self.min_p, 0, 1),
+            ("logprobs", self.logprobs if self.logprobs is not None else 0, 0, 20),
+            ("presence_penalty", self.presence_penalty, -2, 2),
+            ("frequency_penalty", self.frequency_penalty, -2, 2),
+            ("repetition_penalty", self.repetition_penalty, 1e-3, 100),
+        )
+        for name, value, low, high in allowed:
+            if not low <= value <= high:
+                raise RequestError(f"{name} = {value} is not allowed: it must be between {low} and {high}.", param=name)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+class Status(StrEnum):
+    """``PREEMPTED`` waits like ``WAITING`` but keeps its output tokens, which are computed again."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probability of a chosen token and of the most likely alternatives (id -> logprob), before temperature."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """State of one request inside the engine. ``num_computed`` tokens have their KV in ``block_ids``."""
+
+    id: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    arrival: Seconds
+    session: str | None = None
+    status: Status = Status.WAITING
+    output: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    block_ids: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)
+    cached_tokens: int = 0
+    cached_by_tier: dict[str, int] = field(default_factory=dict)
+    num_preemptions: int = 0
+    token_times: list[Seconds] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens known so far."""
+        return len(self.prompt) + len(self.output)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens known but not yet computed; 1 in steady decode."""
+        return self.num_tokens - self.num_computed
+
+    @property
+    def phase(self) -> Phase:
+        """Decode once the prompt and all but the newest token are computed."""
+        return Phase.DECODE if self.output and self.remaining == 1 else Phase.PREFILL
+
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """Token ids of positions ``start`` to ``stop`` over prompt and output."""
+        n = len(self.prompt)
+        return [*self.prompt[start:stop], *self.output[max(0, start - n) : max(0, stop - n)]]

@@ -1,0 +1,1 @@
+"""Collectors, the energy curve, attribution, the metric catalogue and power control."""

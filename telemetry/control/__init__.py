@@ -1,0 +1,1 @@
+"""Power caps and clock locks that are always put back."""

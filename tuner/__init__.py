@@ -1,0 +1,1 @@
+"""Workloads, search space, objective, search, evaluators, verification and exports."""

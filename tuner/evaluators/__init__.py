@@ -1,0 +1,1 @@
+"""What runs one configuration and measures it."""

@@ -1,0 +1,1 @@
+"""What a winner is handed over as."""

@@ -1,0 +1,1 @@
+"""Search strategies behind ask and tell."""

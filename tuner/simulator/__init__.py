@@ -1,0 +1,1 @@
+"""A hardware model behind the engine's own scheduler."""
