@@ -141,7 +141,10 @@ class Verdict:
 
     @property
     def violation(self) -> float | None:
-        """Relative excess of the estimate, ``value/target - 1`` (``target/value - 1`` where higher is better): <= 0 keeps it."""
+        """Relative excess of the estimate: ``value/target - 1``, or ``target/value - 1`` where higher is better.
+
+        At most 0 keeps the SLO; None is unknown.
+        """
         return _violation(self.slo, self.estimate)
 
     @property

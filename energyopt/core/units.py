@@ -93,7 +93,7 @@ def parse_bytes(text: str) -> Bytes:
 
 def _parse(text: str, table: dict[str, float] | dict[str, int], default: str, what: str) -> float:
     match = _QUANTITY.fullmatch(text)
-    unit = (match.group(2) or default) if match else None
+    unit = str(match.group(2) or default) if match else ""
     if match is None or unit not in table:
         raise ConfigError(f"{text!r} is not {what}: expected a number with one of the units {', '.join(table)}.")
     return float(match.group(1)) * table[unit]
