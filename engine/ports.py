@@ -87,7 +87,7 @@ class ServingEngine(Protocol):
         ...
 
     def abort(self, request_id: str) -> None:
-        """End a request: its stream yields a last Output with ABORT. An unknown id is ignored, it may just have ended."""
+        """End a request: its stream yields a last Output with ABORT. An unknown id is ignored: it may have ended."""
         ...
 
     def stats(self) -> EngineStats:

@@ -11,24 +11,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from energyopt.core.config import Config, Deployment, PowerConfig
+from energyopt.core.config import Deployment, PowerConfig
 from energyopt.core.records import StepRecord
 from energyopt.core.results import EnergyReading, EnergySplit, RunResult
 from energyopt.core.slo import Slo
+from energyopt.core.study import MeasurePlan
 from energyopt.core.units import Seconds
 from energyopt.core.workload import Workload
-
-
-class MeasurePlan(Config):
-    """How a run is measured.
-
-    The load runs ``warmup`` seconds before the steady-state window opens, and the window lasts ``window`` seconds;
-    ``timeout`` bounds launch and run together.
-    """
-
-    warmup: Seconds = Seconds(3.0)
-    window: Seconds = Seconds(15.0)
-    timeout: Seconds = Seconds(300.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,284 @@
+"""What a study is: its specification, its trials, its outcome, and the port where all that is kept.
+
+Our own records are the truth about a study; a search library's storage is a cache that is rebuilt from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from pydantic import Field
+
+from .config import Config, Deployment
+from .results import Result, RunResult
+from .units import Seconds
+from .workload import Workload
+
+Value = bool | int | float | str | None
+"""A knob's value; None leaves the thing as it is found (an uncapped device)."""
+
+
+class Knob(Config):
+    """One dimension of the search: ``path`` into a Deployment and the values it may take, in their natural order.
+
+    ``ordinal`` says that the order means something (numbers); a categorical knob has none.
+    """
+
+    path: str
+    values: tuple[Value, ...] = Field(min_length=1)
+    ordinal: bool = True
+
+
+class Space(Config):
+    """All knobs of a study. Its digest names the space: other knobs are another space."""
+
+    knobs: tuple[Knob, ...]
+
+    @property
+    def size(self) -> int:
+        """Combinations before constraints."""
+        product = 1
+        for knob in self.knobs:
+            product *= len(knob.values)
+        return product
+
+
+class MeasurePlan(Config):
+    """How a run is measured.
+
+    The load runs ``warmup`` seconds before the steady-state window opens, and the window lasts ``window`` seconds;
+    ``timeout`` bounds launch and run together.
+    """
+
+    warmup: Seconds = Field(Seconds(3.0), ge=0)
+    window: Seconds = Field(Seconds(15.0), gt=0)
+    timeout: Seconds = Field(Seconds(300.0), gt=0)
+
+
+class Budget(Config):
+    """When the search stops: after ``trials`` (baseline included) or ``seconds``, whichever comes first.
+
+    ``verify_pairs`` winner/baseline pairs are measured afterwards and are not part of the trials.
+    """
+
+    trials: int = Field(ge=1)
+    seconds: Seconds | None = Field(None, gt=0)
+    verify_pairs: int = Field(3, ge=0)
+
+
+class StudySpec(Config):
+    """Everything that defines a study; equal specs on equal hardware ask the same questions.
+
+    ``slos`` are in their text form. ``sampler`` "auto" takes the best that the installed libraries allow.
+    ``maximize`` is what the winner has most of: tokens per joule, or tokens per second where nothing measures joules.
+    """
+
+    name: str
+    baseline: Deployment
+    space: Space
+    workload: Workload
+    verify_workload: Workload
+    slos: tuple[str, ...]
+    budget: Budget
+    plan: MeasurePlan = MeasurePlan()
+    seed: int = 0
+    sampler: Literal["auto", "gp", "tpe", "random"] = "auto"
+    maximize: Literal["tokens_per_joule", "output_rate"] = "tokens_per_joule"
+
+
+class StudyState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    VERIFYING = "verifying"
+    SUCCEEDED = "succeeded"
+    NO_FEASIBLE = "no_feasible"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        return self in (self.SUCCEEDED, self.NO_FEASIBLE, self.FAILED, self.CANCELLED)
+
+
+class Origin(StrEnum):
+    """Why a trial exists. ``VERIFY_*`` are the runs of the final comparison, on fresh prompts."""
+
+    BASELINE = "baseline"
+    SEARCH = "search"
+    USER = "user"
+    VERIFY_WINNER = "verify_winner"
+    VERIFY_BASELINE = "verify_baseline"
+
+    @property
+    def verifies(self) -> bool:
+        return self in (self.VERIFY_WINNER, self.VERIFY_BASELINE)
+
+
+class TrialState(StrEnum):
+    """``QUEUED`` also after a lost attempt: the trial is run again."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    CANCELLED = "cancelled"
+
+
+class TrialOutcome(StrEnum):
+    """What a finished trial says about its configuration; the last five are failures of the configuration."""
+
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    OOM = "oom"
+    LAUNCH_FAILED = "launch_failed"
+    CRASHED = "crashed"
+    TIMEOUT = "timeout"
+    FAILED = "failed"
+
+
+class TrialRecord(Result):
+    """One trial. ``pair`` numbers the comparisons of the verification; ``result`` is None if it failed."""
+
+    number: int
+    origin: Origin
+    params: Mapping[str, Value]
+    deployment: Deployment
+    state: TrialState
+    outcome: TrialOutcome | None = None
+    result: RunResult | None = None
+    error: str | None = None
+    pair: int | None = None
+    attempts: int = 0
+    created: datetime
+    ended: datetime | None = None
+
+
+class Recommendation(Result):
+    """The outcome of a study that found something.
+
+    ``saving`` is the relative energy per token saved by the winner, ``1 - tpj_baseline/tpj_winner``, as a mean over
+    interleaved pairs with its confidence interval; None where no joules were measured. ``verified`` is True only if
+    the winner kept every SLO on the fresh prompts and the interval excludes 0.
+    """
+
+    trial: int
+    verified: bool
+    pairs: int
+    saving: float | None = None
+    saving_low: float | None = None
+    saving_high: float | None = None
+    confidence: float = 0.95
+    note: str = ""
+
+
+class StudyRecord(Result):
+    """A study as stored. ``owner`` is who works on it until ``lease_until``; another may take over after that."""
+
+    id: str
+    spec: StudySpec
+    state: StudyState
+    created: datetime
+    updated: datetime
+    machine: Mapping[str, str] = Field(default_factory=dict)
+    recommendation: Recommendation | None = None
+    error: str | None = None
+    owner: str | None = None
+    lease_until: datetime | None = None
+
+
+class Event(Result):
+    """Something that happened in a study; ``id`` grows within the database and never repeats."""
+
+    id: int
+    at: datetime
+    kind: str
+    data: Mapping[str, Value]
+
+
+class Artifact(Result):
+    """A file that belongs to a study (report, picture, manifest): where it lies and what it is."""
+
+    name: str
+    path: str
+    media_type: str
+    sha256: str
+    bytes: int
+
+
+class StudyStore(Protocol):
+    """Where studies are kept. Every method is one transaction: after it returns, ``kill -9`` loses nothing of it.
+
+    All methods raise StoreError when the database refuses, NotFoundError for an unknown id or number. Safe to call
+    from several threads and processes.
+    """
+
+    def create_study(self, spec: StudySpec, machine: Mapping[str, str]) -> StudyRecord: ...
+
+    def study(self, study_id: str) -> StudyRecord:
+        """By id or by a prefix of it that is unique; "latest" is the newest."""
+        ...
+
+    def studies(self, *, limit: int = 50) -> list[StudyRecord]:
+        """Newest first."""
+        ...
+
+    def claim(self, study_id: str, owner: str, ttl: Seconds) -> None:
+        """Become or stay the owner. Raises StoreError while another owner's lease lasts."""
+        ...
+
+    def release(self, study_id: str, owner: str) -> None:
+        """Give the lease back; no effect if ``owner`` does not hold it."""
+        ...
+
+    def set_state(self, study_id: str, state: StudyState, *, error: str | None = None) -> None: ...
+
+    def recommend(self, study_id: str, recommendation: Recommendation) -> None:
+        """Store the outcome and move the study to SUCCEEDED, in one transaction."""
+        ...
+
+    def add_trial(
+        self,
+        study_id: str,
+        params: Mapping[str, Value],
+        deployment: Deployment,
+        origin: Origin,
+        pair: int | None = None,
+    ) -> TrialRecord:
+        """A new QUEUED trial with the next number (0 is the baseline)."""
+        ...
+
+    def start_attempt(self, study_id: str, number: int, owner: str) -> None:
+        """QUEUED -> RUNNING, one more attempt. Raises StoreError from any other state."""
+        ...
+
+    def finish_trial(
+        self,
+        study_id: str,
+        number: int,
+        outcome: TrialOutcome,
+        *,
+        result: RunResult | None = None,
+        error: str | None = None,
+    ) -> TrialRecord:
+        """RUNNING -> DONE with its result. Raises StoreError if it is not running (a late worker)."""
+        ...
+
+    def requeue_lost(self, study_id: str, owner: str) -> list[int]:
+        """RUNNING -> QUEUED for every attempt that ``owner`` does not run itself; returns their numbers."""
+        ...
+
+    def trials(self, study_id: str) -> list[TrialRecord]:
+        """In order of their numbers."""
+        ...
+
+    def add_event(self, study_id: str, kind: str, data: Mapping[str, Value]) -> Event: ...
+
+    def events(self, study_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]: ...
+
+    def add_artifact(self, study_id: str, artifact: Artifact) -> None:
+        """Replaces one of the same name."""
+        ...
+
+    def artifacts(self, study_id: str) -> Sequence[Artifact]: ...
