@@ -1,0 +1,70 @@
+"""The ``energyopt`` command: its verbs, and the one place where errors become exit codes.
+
+Exit codes: 0 done, 1 something failed, 2 wrong usage, 3 no feasible configuration, 130 interrupted. No traceback
+reaches a user unless ``--debug`` is given before the verb.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from energyopt import __version__
+from energyopt.core.errors import EnergyoptError
+
+from . import doctor, serve, studies, tune
+from .output import message_console, print_error
+
+app = typer.Typer(
+    name="energyopt",
+    help="Measure, cap and tune the energy of LLM inference: tokens per joule under a latency SLO.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command("doctor")(doctor.doctor)
+app.command("serve")(serve.serve)
+app.command("tune")(tune.tune)
+app.add_typer(studies.app, name="studies")
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"energyopt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Options that stand before the verb."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    debug = "--debug" in sys.argv[1:]
+    try:
+        app()
+    except EnergyoptError as error:
+        if debug:
+            traceback.print_exc()
+        print_error(error)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output left; there is nobody to tell
+        sys.exit(1)
+    except Exception as error:  # the last border: a fault of ours must still end in one sentence
+        if debug:
+            raise
+        message_console().print(
+            f"internal error: {type(error).__name__}: {error}\nThis is a fault of energyopt; "
+            "run `energyopt --debug ...` again to see where.",
+            markup=False,
+        )
+        sys.exit(1)

@@ -1,0 +1,102 @@
+"""A study on a terminal: the result table, the Pareto plot, the list of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import plotext
+from rich.console import Console
+from rich.table import Table
+
+from energyopt.core.units import format_si
+from tuner.summary import Row, StudySummary, row_value
+
+DASH = "—"
+
+
+def result_table(summary: StudySummary) -> Table:
+    """Baseline, best and Pareto set; the source of the joules is a column of its own."""
+    title = "Result" + (" (joules are estimated, not measured)" if summary.estimated else "")
+    table = Table(title=title, title_justify="left", header_style="bold", expand=False)
+    table.add_column("configuration")
+    for name in ("tokens/J", "J/request", "TTFT p90", "ITL p99", "TPOT p90", "tok/s", "cache hits"):
+        table.add_column(name, justify="right")
+    table.add_column("joules from")
+    named = [("baseline", summary.baseline), (_best_name(summary), summary.best)]
+    rows = [(name, row) for name, row in named if row is not None]
+    rows += [(f"Pareto: trial {row.trial}", row) for row in summary.front]
+    for name, row in rows:
+        table.add_row(name, *_cells(row), style=None if row.feasible else "red")
+    return table
+
+
+def trials_table(summary: StudySummary) -> Table:
+    """Every trial with its settings and outcome, verification runs included."""
+    table = Table(title="Trials", title_justify="left", header_style="bold")
+    table.add_column("trial", justify="right")
+    table.add_column("origin")
+    table.add_column("settings", overflow="fold")
+    table.add_column("outcome")
+    for name in ("tokens/J", "TTFT p90", "ITL p99", "tok/s"):
+        table.add_column(name, justify="right")
+    for row in (*summary.rows, *summary.verification):
+        figures = (figure(row.tokens_per_joule), format_si(row.ttft_p90, "s"), format_si(row.itl_p99, "s"))
+        outcome = row.outcome if row.error is None else f"{row.outcome}: {row.error}"
+        table.add_row(str(row.trial), row.origin, settings(row.params), outcome, *figures, figure(row.output_rate))
+    return table
+
+
+def plot_pareto(console: Console, summary: StudySummary) -> None:
+    """A scatter of all trials that have figures; nothing is drawn without any.
+
+    plotext keeps one figure for the process; it is cleared before use and nobody else draws on it.
+    """
+    points = [(row, row_value(row, summary.objective), row.tpot_p90) for row in summary.rows]
+    drawable = [(row, x * 1e3, y) for row, y, x in points if x is not None and y is not None and x != float("inf")]
+    if not drawable:
+        return
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plot_size(min(console.width, 90), 18)
+    what = "tokens/J" if summary.objective == "tokens_per_joule" else "tok/s"
+    plotext.title(f"{what} (up is better) over TPOT p90 in ms (left is better)")
+    groups = (
+        ("misses an SLO", "x", [p for p in drawable if not p[0].feasible]),
+        ("keeps the SLOs", "o", [p for p in drawable if p[0].feasible and not p[0].on_front]),
+        ("Pareto set", "#", [p for p in drawable if p[0].on_front]),
+        ("baseline", "B", [p for p in drawable if summary.baseline and p[0].trial == summary.baseline.trial]),
+        ("best", "*", [p for p in drawable if summary.best and p[0].trial == summary.best.trial]),
+    )
+    for label, marker, group in groups:
+        if group:
+            plotext.scatter(
+                [x for _, x, _ in group], [y for _, _, y in group], marker=marker, label=f"{marker} {label}"
+            )
+    console.print(plotext.build(), markup=False, highlight=False)
+
+
+def settings(params: Mapping[str, object]) -> str:
+    """``max_num_seqs=16 threads=2``: the last word of each path is enough for one host."""
+    return " ".join(f"{path.rsplit('.', 1)[-1]}={value}" for path, value in params.items()) or DASH
+
+
+def figure(value: float | None, digits: int = 3) -> str:
+    """A plain number; unknown is a dash, never 0."""
+    return DASH if value is None else f"{value:.{digits}g}"
+
+
+def _best_name(summary: StudySummary) -> str:
+    if summary.best is None:
+        return "best"
+    if summary.baseline and summary.best.trial == summary.baseline.trial:
+        return "best = baseline"
+    state = summary.recommendation
+    suffix = "" if state is None else (", verified" if state.verified else ", not verified")
+    return f"best: trial {summary.best.trial}{suffix}"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    hits = DASH if row.hit_rate is None else f"{row.hit_rate * 100:.0f} %"
+    times = (format_si(row.ttft_p90, "s"), format_si(row.itl_p99, "s"), format_si(row.tpot_p90, "s"))
+    energy = (figure(row.tokens_per_joule), format_si(row.joules_per_request, "J"))
+    return (*energy, *times, figure(row.output_rate), hits, row.energy_source or "not measured")

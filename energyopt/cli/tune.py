@@ -1,0 +1,103 @@
+"""``energyopt tune``: from a model and an SLO to a verified configuration, in one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from energyopt.compose.study import PlannedStudy, TuneRequest, create_study, open_session, plan_study, run_study
+from energyopt.core.config import parse_config
+from energyopt.core.errors import NoFeasibleError
+from energyopt.core.units import format_si, parse_seconds
+
+from .output import message_console, print_json, result_console
+from .progress import StudyBar
+from .verdict import print_outcome, summary_json
+
+
+def tune(
+    model: Annotated[str, typer.Argument(help="Alias (smollm2-135m), GGUF file or Hugging Face directory.")],
+    slo: Annotated[
+        list[str] | None, typer.Option("--slo", help="Latency SLO such as ttft:p90<500ms; repeat for several.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="At most 5 minutes: short windows, a small space.")] = False,
+    trials: Annotated[int | None, typer.Option(min=1, help="Configurations to try, the baseline included.")] = None,
+    time_limit: Annotated[str | None, typer.Option(help="End the study in this time, such as 30min.")] = None,
+    window: Annotated[str | None, typer.Option(help="Length of a steady-state window, such as 15s.")] = None,
+    pairs: Annotated[int | None, typer.Option(min=0, help="Winner/baseline pairs of the verification.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Chat sessions at once.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of workload and search.")] = 0,
+    sampler: Annotated[Literal["auto", "gp", "tpe", "random"], typer.Option(help="Search strategy.")] = "auto",
+    meter: Annotated[
+        Literal["auto", "nvml", "rapl", "estimated", "none"], typer.Option(help="Where joules come from.")
+    ] = "auto",
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where the engine runs.")] = "auto",
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="Weights.")] = "auto",
+    max_model_len: Annotated[int | None, typer.Option(min=1, help="Context limit; default: the model's.")] = None,
+    db: Annotated[str | None, typer.Option("--db", help="Database: a path or URL. Default: the user's own.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the report. Default: beside the database.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Find the configuration with the most tokens per joule that keeps the SLO, and verify it against the default."""
+    request = parse_config(
+        TuneRequest,
+        {
+            "model": model,
+            "slos": tuple(slo or ()),
+            "quick": quick,
+            "trials": trials,
+            "time_limit": None if time_limit is None else parse_seconds(time_limit),
+            "window": None if window is None else parse_seconds(window),
+            "pairs": pairs,
+            "concurrency": concurrency,
+            "seed": seed,
+            "sampler": sampler,
+            "meter": meter,
+            "device": device,
+            "dtype": dtype,
+            "max_model_len": max_model_len,
+        },
+    )
+    planned = plan_study(request)
+    console = message_console()
+    if dry_run:
+        _show_plan(result_console() if not as_json else console, planned)
+        if as_json:
+            print_json(planned.document())
+        return
+    _show_plan(console, planned)
+    session = open_session(db, out)
+    study_id = create_study(session, planned)
+    outcome: NoFeasibleError | None = None
+    with StudyBar(console) as bar:
+        try:
+            run_study(session, study_id, bar.update)
+        except NoFeasibleError as error:
+            outcome = error
+        except KeyboardInterrupt:
+            console.print(f"Interrupted. Nothing finished is lost: energyopt studies resume {study_id}", markup=False)
+            raise typer.Exit(130) from None
+    if as_json:
+        print_json(summary_json(session, study_id))
+    else:
+        print_outcome(result_console(), session, study_id)
+    if outcome is not None:
+        raise outcome
+
+
+def _show_plan(console: Console, planned: PlannedStudy) -> None:
+    spec = planned.spec
+    console.print(f"[bold]{spec.name}[/]  SLO: {', '.join(spec.slos)}")
+    console.print(
+        f"  {planned.valid_points} valid configurations, up to {spec.budget.trials} tried, "
+        f"{spec.budget.verify_pairs} verification pairs, about {format_si(planned.expected_seconds / 60, 'min', 2)}",
+        markup=False,
+    )
+    for rule, count in planned.removed.items():
+        console.print(f"  {count} combinations removed: {rule}", markup=False)
+    for line in planned.meter_notes:
+        console.print(f"  energy: {line}", markup=False)

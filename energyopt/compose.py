@@ -1,1 +1,0 @@
-"""The composition root: the only module that names concrete classes of several folders."""
