@@ -1,1 +1,1 @@
-"""Results in SQL: tables, repository and migrations."""
+"""Where studies are kept: in SQL (``open_store``) or, for tests and dry runs, in memory."""
