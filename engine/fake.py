@@ -1,0 +1,174 @@
+"""A runner and a tokenizer without a model, for tests of everything that stands on the engine.
+
+The fake runner's tokens are a pure function of the request's own tokens, computed *through* the KV blocks it was
+given: a scheduler or cache that mixes up blocks changes the tokens, or is told so outright with ``verify``.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+
+from energyopt.core.clock import Clock, MonotonicClock
+from energyopt.core.errors import EngineError
+from energyopt.core.units import Bytes
+
+from .batch import Batch, CacheShape, Sampled, ScheduledRequest, StepResult
+from .request import Request, TokenLogprobs
+
+_PRIME = (1 << 61) - 1
+_FACTOR = 0x9E3779B97F4A7C15 % _PRIME
+LOWERCASE = range(97, 123)
+
+
+def prefix_digest(digest: int, token: int) -> int:
+    """The fake KV of a position: a polynomial hash of all tokens up to it (``digest`` is the position before, or 0)."""
+    return (digest * _FACTOR + token + 1) % _PRIME
+
+
+class FakeRunner:
+    """A Runner that stores a digest of the prefix where a model would store keys and values.
+
+    ``step_time`` is what one step takes: seconds, or a function of the batch. ``fail_at`` is the number of the step
+    (from 0) that raises EngineError. ``vocabulary`` are the ids it may sample, lowercase letters by default; with
+    ``say`` it samples those ids in order, over and over. ``verify`` checks before each step that every slot a request
+    reads holds that request's own prefix, and that no block is written for two requests.
+    """
+
+    def __init__(
+        self,
+        cache: CacheShape | None = None,
+        clock: Clock | None = None,
+        *,
+        step_time: float | Callable[[Batch], float] = 0.0,
+        fail_at: int | None = None,
+        vocabulary: Sequence[int] = LOWERCASE,
+        say: Sequence[int] | None = None,
+        verify: bool = True,
+        devices: tuple[str, ...] = ("fake-0",),
+    ) -> None:
+        self.steps = 0
+        self.closed = False
+        self.thread: int | None = None
+        self._cache = cache or CacheShape(num_blocks=256, block_tokens=16, bytes_per_block=Bytes(4096))
+        self._clock = clock or MonotonicClock()
+        self._step_time = step_time
+        self._fail_at = fail_at
+        self._vocabulary = tuple(vocabulary)
+        self._say = tuple(say) if say else None
+        self._verify = verify
+        self._devices = devices
+        self._kv: dict[int, list[int | None]] = {}
+
+    @property
+    def cache(self) -> CacheShape:
+        return self._cache
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return self._devices
+
+    def run(self, batch: Batch) -> StepResult:
+        """Compute the batch. Raises EngineError at ``fail_at``, on a second thread, after ``close`` or on bad KV."""
+        self._check_call()
+        start = self._clock.now()
+        if self._verify:
+            self._verify_batch(batch)
+        sampled = [self._compute(item) for item in batch.items]
+        step_time = self._step_time(batch) if callable(self._step_time) else self._step_time
+        self._clock.sleep(type(start)(step_time))
+        self.steps += 1
+        return StepResult(sampled, start, self._clock.now())
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _check_call(self) -> None:
+        if self.closed:
+            raise EngineError("The fake runner was called after it was closed.")
+        if self.thread not in (None, threading.get_ident()):
+            raise EngineError("The fake runner was called from a second thread.")
+        self.thread = threading.get_ident()
+        if self.steps == self._fail_at:
+            raise EngineError(f"The fake runner failed at step {self.steps}, as it was told to.")
+
+    def _compute(self, item: ScheduledRequest) -> Sampled | None:
+        request, size = item.request, self._cache.block_tokens
+        digest = self._read(request, item.start - 1) if item.start else 0
+        for position, token in enumerate(request.tokens(item.start, item.start + item.count), item.start):
+            digest = prefix_digest(digest, token)
+            block = request.block_ids[position // size]
+            self._kv.setdefault(block, [None] * size)[position % size] = digest
+        return self._sample(request, digest) if item.sample else None
+
+    def _read(self, request: Request, position: int) -> int:
+        size = self._cache.block_tokens
+        block = request.block_ids[position // size]
+        digest = self._kv.get(block, [None] * size)[position % size]
+        if digest is None:
+            raise EngineError(f"Request {request.id!r} reads position {position} in block {block}: never written.")
+        return digest
+
+    def _sample(self, request: Request, digest: int) -> Sampled:
+        if self._say is not None:
+            token = self._say[len(request.output) % len(self._say)]
+        else:
+            token = self._vocabulary[digest % len(self._vocabulary)]
+        wanted = request.params.logprobs
+        if wanted is None:
+            return Sampled(token)
+        others = [other for other in self._vocabulary if other != token]
+        top = ((token, -0.5), *((other, -1.0 - rank) for rank, other in enumerate(others)))
+        return Sampled(token, TokenLogprobs(-0.5, top[:wanted]))
+
+    def _verify_batch(self, batch: Batch) -> None:
+        """Raise EngineError on the first slot that a request would read wrongly, or block that two would write."""
+        writers: dict[int, str] = {}
+        size = self._cache.block_tokens
+        for item in batch.items:
+            request, digest = item.request, 0
+            for position, token in enumerate(request.tokens(0, item.start)):
+                digest = prefix_digest(digest, token)
+                if self._read(request, position) != digest:
+                    block = request.block_ids[position // size]
+                    raise EngineError(
+                        f"Request {request.id!r} reads another prefix at position {position}, block {block}."
+                    )
+            for block in request.block_ids[item.start // size : -(-(item.start + item.count) // size)]:
+                if writers.setdefault(block, request.id) != request.id:
+                    raise EngineError(f"Requests {writers[block]!r} and {request.id!r} both write KV block {block}.")
+
+
+class FakeTokenizer:
+    """UTF-8 bytes as ids 0 to 255, then the special tokens, by name; the first special one ends a text."""
+
+    def __init__(self, specials: Sequence[str] = ("<|end|>", "<|start|>", "<|user|>", "<|assistant|>")) -> None:
+        self._specials = tuple(specials)
+        self._pattern = re.compile("(" + "|".join(map(re.escape, self._specials)) + ")")
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        return frozenset({256})
+
+    @property
+    def vocab_size(self) -> int:
+        return 256 + len(self._specials)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        if not special:
+            return list(text.encode())
+        ids: list[int] = []
+        for part in self._pattern.split(text):
+            ids += [256 + self._specials.index(part)] if part in self._specials else part.encode()
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        parts = [
+            bytes([token]) if token < 256 else b"" if skip_special else self._specials[token - 256].encode()
+            for token in ids
+        ]
+        return b"".join(parts).decode(errors="replace")
+
+    def token_text(self, token: int) -> str:
+        return self.decode([token], skip_special=False)

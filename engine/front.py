@@ -1,0 +1,123 @@
+"""The engine as an asyncio program sees it: submit token ids, receive text, while steps run on another thread.
+
+It holds the tokenizer; scheduler and runner know token ids only. ``EngineFront`` satisfies ``ports.ServingEngine``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+
+from energyopt.core.clock import Clock
+from energyopt.core.config import EngineConfig
+from energyopt.core.errors import EngineError
+from energyopt.core.records import RequestRecord, StepRecord
+
+from .backlog import Turnover
+from .batch import CacheShape, Runner
+from .detokenize import CONTEXT_TOKENS, Detokenizer
+from .intake import Intake
+from .kv.coordinator import KvCoordinator
+from .output import Output
+from .ports import EngineStats, Tokenizer
+from .request import Request, SamplingParams
+from .scheduler import Scheduler
+from .service import EngineService, Hooks, ignore
+from .stream import Stream
+from .validate import check_request
+
+
+class EngineFront:
+    """Serves requests of any number of event loops from one engine thread, which starts at once.
+
+    ``on_step`` and ``on_request`` are called on that thread, before the outputs they belong to are delivered. If one
+    of them raises, the engine dies as it does when the runner raises: every pending request gets EngineDeadError.
+    ``close`` closes the runner too.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        *,
+        max_model_len: int,
+        clock: Clock,
+        on_step: Callable[[StepRecord], None] = ignore,
+        on_request: Callable[[RequestRecord], None] = ignore,
+    ) -> None:
+        self._cache = runner.cache
+        self._tokenizer = tokenizer
+        self._max_model_len = max_model_len
+        self._clock = clock
+        turnover = Turnover()
+        self._intake = Intake(config.max_num_queued_reqs, config.max_num_seqs, turnover.retry_after)
+        scheduler = Scheduler(
+            config,
+            KvCoordinator(runner.cache, prefix_caching=config.kv.prefix_caching),
+            max_model_len=max_model_len,
+            eos_ids=tokenizer.eos_ids,
+        )
+        self._service = EngineService(scheduler, runner, self._intake, turnover, clock, Hooks(on_step, on_request))
+        self._thread = threading.Thread(target=self._service.serve, name="engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def cache(self) -> CacheShape:
+        return self._cache
+
+    @property
+    def max_model_len(self) -> int:
+        return self._max_model_len
+
+    @property
+    def alive(self) -> bool:
+        return self._intake.open
+
+    async def generate(
+        self, prompt: Sequence[int], params: SamplingParams, *, request_id: str, session: str | None = None
+    ) -> AsyncIterator[Output]:
+        """Admit a request and stream its outputs; see ``ports.ServingEngine.generate`` for what it raises."""
+        check_request(
+            prompt,
+            params,
+            max_model_len=self._max_model_len,
+            vocab_size=self._tokenizer.vocab_size,
+            cache=self._cache,
+        )
+        request = Request(request_id, tuple(prompt), params, self._clock.now(), session)
+        context = request.prompt[-CONTEXT_TOKENS:]
+        stream = Stream(request, Detokenizer(self._tokenizer, context=context, stops=params.stop))
+        self._intake.submit(stream)
+        try:
+            ended = False
+            while not ended:
+                output = await stream.next()
+                ended = output.finish_reason is not None
+                yield output
+        finally:
+            self._intake.abort(stream)
+
+    def abort(self, request_id: str) -> None:
+        """End a request within one step; an unknown id is ignored."""
+        self._intake.abort_id(request_id)
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges as of the last step, plus what was submitted since."""
+        stats = self._service.stats
+        return replace(stats, waiting=stats.waiting + self._intake.num_new)
+
+    def close(self, timeout: float = 60.0) -> None:
+        """Abort everything, end the thread, free the device. From a hook it only asks for that.
+
+        Raises EngineError if the runner does not come back within ``timeout`` seconds; every stream ends all the same.
+        """
+        self._intake.close()
+        if threading.current_thread() is self._thread:
+            return
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            message = f"The engine did not end within {timeout:g} s: its runner still computes."
+            self._service.end(message, None)
+            raise EngineError(message)

@@ -1,0 +1,176 @@
+"""The engine's thread: it takes mail, steps, and sends each client its outputs, until it is closed or dies.
+
+Everything here but ``stats`` and ``end`` belongs to that one thread. It knows text only through each stream's
+detokenizer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from energyopt.core.clock import Clock
+from energyopt.core.errors import EngineDeadError
+from energyopt.core.records import FinishReason, RequestRecord, StepRecord
+from energyopt.core.units import Seconds
+
+from .backlog import Turnover
+from .batch import Runner
+from .intake import Intake, Mail
+from .output import Output
+from .ports import EngineStats
+from .scheduler import Scheduler
+from .settled import NewToken, Settled
+from .step import StepLoop, request_record
+from .stream import Stream, deliver
+
+logger = logging.getLogger(__name__)
+
+
+def ignore(record: object) -> None:
+    """The hook of a caller who wants no records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Who is told of each step and each finished request, on the engine's thread."""
+
+    on_step: Callable[[StepRecord], None] = ignore
+    on_request: Callable[[RequestRecord], None] = ignore
+
+
+class EngineService:
+    """Drives one scheduler and one runner for the streams that come in through ``intake``."""
+
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, intake: Intake, turnover: Turnover, clock: Clock, hooks: Hooks
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._intake = intake
+        self._turnover = turnover
+        self._clock = clock
+        self._hooks = hooks
+        self._steps = StepLoop(scheduler, runner, self._emit)
+        self._streams: dict[str, Stream] = {}
+        self._stats = EngineStats()
+        self._publish()
+
+    @property
+    def stats(self) -> EngineStats:
+        """The snapshot made after the last step; any thread."""
+        return self._stats
+
+    def serve(self) -> None:
+        """Serve until closed. An error of the runner or of a hook ends every stream with EngineDeadError."""
+        try:
+            while self._intake.open:
+                self._take(self._intake.collect(block=not self._scheduler.has_work))
+                self._steps.step()
+                self._intake.placed(running=self._scheduler.num_running, waiting=self._scheduler.num_waiting)
+            self._take(self._intake.collect(block=False))
+            self._abort(tuple(self._streams.values()))
+        except BaseException as error:
+            # The border of the thread, SystemExit included: each waiting client receives the cause.
+            logger.error("The engine died: %s", error)
+            logger.debug("the cause in full", exc_info=error)
+            self.end(f"The engine died: {type(error).__name__}: {error}", error)
+        else:
+            self.end("The engine is closed.", None)
+        finally:
+            self._runner.close()
+
+    def end(self, message: str, cause: BaseException | None) -> None:
+        """Serve nothing more: whoever still waits receives EngineDeadError. Any thread."""
+        streams = self._intake.die(_death(message, cause))
+        deliver((stream, _death(message, cause)) for stream in streams)
+
+    def _take(self, mail: Mail) -> None:
+        for stream in mail.submitted:
+            self._streams[stream.request.id] = stream
+            self._scheduler.add(stream.request)
+        if mail:
+            self._abort(mail.aborted)
+
+    def _emit(self, settled: Settled, record: StepRecord) -> None:
+        """After each step. Hooks come before outputs: a reader of a last output finds its records made."""
+        self._hooks.on_step(record)
+        self._send([self._answer(new, record.end) for new in settled.tokens])
+
+    def _answer(self, new: NewToken, at: Seconds) -> tuple[Stream, Output]:
+        """The output that a new token makes. A token that ends the request by its id adds no text."""
+        request, sampled = new.request, new.sampled
+        stream = self._streams[request.id]
+        text = "" if request.finish_reason is FinishReason.STOP else stream.detokenizer.add(sampled.token)
+        if request.finish_reason is not None:
+            text += stream.detokenizer.flush()
+        if stream.detokenizer.stopped:
+            self._scheduler.finish(request, FinishReason.STOP)
+            request.finish_reason = FinishReason.STOP  # also when the same token exhausted max_tokens
+        logprobs = (sampled.logprobs,) if sampled.logprobs is not None else ()
+        return stream, Output(
+            request.id, text, (sampled.token,), logprobs, request.finish_reason, self._record(stream, at)
+        )
+
+    def _abort(self, streams: Iterable[Stream]) -> None:
+        """End streams that still live; text that was held back is sent."""
+        now = self._clock.now()
+        parcels: list[tuple[Stream, Output]] = []
+        for stream in streams:
+            request = stream.request
+            if self._streams.get(request.id) is stream and request.finish_reason is None:
+                self._scheduler.finish(request, FinishReason.ABORT)
+                text = stream.detokenizer.flush()
+                parcels.append(
+                    (stream, Output(request.id, text, (), (), FinishReason.ABORT, self._record(stream, now)))
+                )
+        self._send(parcels)
+
+    def _record(self, stream: Stream, at: Seconds) -> RequestRecord | None:
+        """The record of a stream's request if it has ended, after telling the hook."""
+        if stream.request.finish_reason is None:
+            return None
+        record = request_record(stream.request, at)
+        self._scheduler.counters.ended(record.finish_reason)
+        self._turnover.ended(at)
+        self._hooks.on_request(record)
+        return record
+
+    def _send(self, parcels: list[tuple[Stream, Output]]) -> None:
+        """Deliver outputs. Ids are released first, so that a client may use its id again at once.
+
+        Nothing before this line has let go of a stream: if a hook raised, ``end`` still reaches every one of them.
+        """
+        for stream, output in parcels:
+            if output.finish_reason is not None:
+                del self._streams[stream.request.id]
+                self._intake.release(stream)
+        self._publish()
+        lost = deliver(parcels)
+        if lost:
+            self._abort(lost)
+
+    def _publish(self) -> None:
+        scheduler, pool, counters = self._scheduler, self._scheduler.cache.pool, self._scheduler.counters
+        self._stats = EngineStats(
+            running=scheduler.num_running,
+            waiting=scheduler.num_waiting,
+            blocks_used=pool.num_used,
+            blocks_cached=pool.num_cached,
+            blocks_total=pool.num_blocks,
+            prompt_tokens=counters.prompt_tokens,
+            output_tokens=counters.output_tokens,
+            preemptions=counters.preemptions,
+            steps=counters.steps,
+            step_seconds=counters.step_seconds,
+            finished_by_reason=dict(counters.finished),
+            prompt_tokens_by_source=dict(counters.prompt_by_source),
+        )
+
+
+def _death(message: str, cause: BaseException | None) -> EngineDeadError:
+    """One error object per client: a traceback is written into an exception where it is raised."""
+    death = EngineDeadError(message)
+    death.__cause__ = cause
+    return death

@@ -1,0 +1,26 @@
+"""What a step changed: the new tokens, and each request's share of the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from energyopt.core.records import StepShare
+
+from .batch import Sampled
+from .request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token that was just appended to ``request``; the request's ``finish_reason`` is set if it was the last."""
+
+    request: Request
+    sampled: Sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """One step's outcome: ``tokens`` of the requests that sampled, ``shares`` of all that computed, in batch order."""
+
+    tokens: tuple[NewToken, ...]
+    shares: tuple[StepShare, ...]

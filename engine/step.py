@@ -1,0 +1,54 @@
+"""The step loop: schedule, run, settle, emit. It owns no thread; the front or the simulator drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from energyopt.core.errors import EngineError
+from energyopt.core.records import FinishReason, RequestRecord, StepRecord
+from energyopt.core.units import Seconds
+
+from .batch import Runner
+from .request import Request
+from .scheduler import Scheduler
+from .settled import Settled
+
+Emit = Callable[[Settled, StepRecord], None]
+
+
+class StepLoop:
+    """Turns requests of a scheduler into tokens, one batch at a time, and hands each outcome to ``emit``."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, emit: Emit) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._emit = emit
+
+    def step(self) -> bool:
+        """One step; False if there was nothing to do. Errors of the runner and of ``emit`` pass through."""
+        batch = self._scheduler.schedule()
+        if batch is None:
+            return False
+        result = self._runner.run(batch)
+        settled = self._scheduler.settle(batch, result)
+        self._emit(settled, StepRecord(result.start, result.end, self._runner.devices, settled.shares))
+        return True
+
+
+def request_record(request: Request, end: Seconds) -> RequestRecord:
+    """The record of a request that has ended. Raises EngineError for one that has not."""
+    reason: FinishReason | None = request.finish_reason
+    if reason is None:
+        raise EngineError(f"Request {request.id!r} has not ended, so there is no record of it.")
+    return RequestRecord(
+        request_id=request.id,
+        arrival=request.arrival,
+        end=end,
+        prompt_tokens=len(request.prompt),
+        cached_tokens=request.cached_tokens,
+        output_tokens=len(request.output),
+        finish_reason=reason,
+        token_times=tuple(request.token_times),
+        session=request.session,
+        cached_by_tier=dict(request.cached_by_tier),
+    )
