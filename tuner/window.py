@@ -1,0 +1,103 @@
+"""From what happened to what is reported: the RunResult of one steady-state window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from energyopt.core.records import RequestRecord, StepRecord
+from energyopt.core.results import (
+    EnergyReading,
+    LatencySummary,
+    RunResult,
+    VerdictRecord,
+    judge,
+    summarize,
+    total_energy,
+)
+from energyopt.core.slo import Slo, SloMetric
+from energyopt.core.units import Tokens
+
+from .counting import Window, count_output, count_prompts, ended_in, samples_in
+from .ports import Meter
+
+MIN_OUTPUT_TOKENS = 32
+"""Below this many output tokens a ratio with joules says more about the window's edges than about the engine."""
+
+
+def report(
+    window: Window,
+    requests: Sequence[RequestRecord],
+    steps: Sequence[StepRecord],
+    meter: Meter,
+    slos: Sequence[Slo],
+    *,
+    peak_memory_bytes: int | None = None,
+) -> RunResult:
+    """The result of one run over its window. Pure but for the meter, which is asked about this window only."""
+    ended = ended_in(window, requests)
+    output_tokens = count_output(window, requests)
+    prompts = count_prompts(window, requests, steps)
+    readings = meter.readings(window.start, window.end)
+    inside = [step for step in steps if step.end > window.start and step.start < window.end]
+    faults = audit_power(window, readings, len(ended), output_tokens)
+    return RunResult(
+        window=window.length,
+        requests=len(ended),
+        failed_requests=sum(request.failed for request in ended),
+        prompt_tokens=Tokens(prompts.tokens),
+        cached_tokens=Tokens(prompts.cached),
+        output_tokens=Tokens(output_tokens),
+        latencies=summarize_latencies_in(window, requests),
+        verdicts=judge_in(window, slos, requests),
+        energy=total_energy(readings),
+        readings=readings,
+        split=meter.split(inside, window.start, window.end) if readings else None,
+        power_valid=not faults,
+        power_reasons=(*faults, *meter.reasons),
+        hits_by_tier=prompts.by_tier,
+        peak_memory_bytes=peak_memory_bytes,
+    )
+
+
+def summarize_latencies_in(window: Window, requests: Sequence[RequestRecord]) -> dict[str, LatencySummary]:
+    """Summaries of ttft, itl, tpot and e2e over the window; a metric without samples is absent."""
+    summaries = {}
+    for metric in (SloMetric.TTFT, SloMetric.ITL, SloMetric.TPOT, SloMetric.E2E):
+        summary = summarize(Slo.samples_of(metric, samples_in(window, metric, requests)))
+        if summary is not None:
+            summaries[metric.value] = summary
+    return summaries
+
+
+def judge_in(window: Window, slos: Sequence[Slo], requests: Sequence[RequestRecord]) -> tuple[VerdictRecord, ...]:
+    """The verdict on every SLO over the window's samples; goodput is of the requests that ended in it."""
+    verdicts = []
+    for slo, of_ended in zip(slos, judge(slos, ended_in(window, requests), window.length), strict=True):
+        if slo.metric is SloMetric.GOODPUT:
+            verdicts.append(of_ended)
+        else:
+            verdicts.extend(judge([slo], samples_in(window, slo.metric, requests), window.length))
+    return tuple(verdicts)
+
+
+def audit_power(
+    window: Window, readings: Sequence[EnergyReading], requests: int, output_tokens: int
+) -> tuple[str, ...]:
+    """Why the run's joules may not be divided by its work; () if they may.
+
+    Each reason starts with a code: ``no_meter``, ``not_bracketed`` (a sensor did not cover the window), ``uncertain``
+    (the error is as large as the value), ``no_requests``, ``too_few_tokens``.
+    """
+    faults = [] if readings else ["no_meter: no sensor measured this window"]
+    for reading in readings:
+        if abs(reading.window - window.length) > 0.01 * window.length:
+            faults.append(f"not_bracketed: {reading.device} covers {reading.window:.3g} of {window.length:.3g} s")
+        if reading.error >= reading.joules:
+            faults.append(
+                f"uncertain: {reading.device} says {reading.joules:.3g} J with an error of {reading.error:.3g} J"
+            )
+    if requests == 0:
+        faults.append("no_requests: no request ended in the window")
+    if output_tokens < MIN_OUTPUT_TOKENS:
+        faults.append(f"too_few_tokens: {output_tokens} output tokens, at least {MIN_OUTPUT_TOKENS} are needed")
+    return tuple(faults)

@@ -1,0 +1,159 @@
+"""What runs inside a trial's process: build the engine, load it, measure the window, answer on a pipe.
+
+``serve_trial`` is the whole main of that process. It ends with the process that started it, and it offers itself
+first to the kernel when memory runs out, so that the study lives on and the shortage becomes a result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from energyopt.core.clock import Clock, MonotonicClock
+from energyopt.core.config import EngineConfig
+from energyopt.core.errors import ConfigError, LaunchError
+from energyopt.core.records import StepRecord
+from energyopt.core.results import RunResult
+from energyopt.core.slo import Slo
+from energyopt.core.units import Bytes, Seconds, bytes_from_kibibytes
+
+from .counting import Window
+from .load import ChatClient, ClosedLoopLoad
+from .ports import Meter, Progress, ProgressSink
+from .window import report
+from .wire import MAX_JOB_BYTES, Failure, Line, Stage, TrialJob
+
+_TICK = Seconds(0.25)
+_BRACKET = Seconds(0.5)
+"""The load goes on this long after the window, so that the meter has samples on both sides of its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRig:
+    """A running engine with its meter, as the composition root builds it for one trial.
+
+    ``steps`` grows by one record a step, from the engine's start on. ``close`` ends engine and meter; idempotent.
+    """
+
+    client: ChatClient
+    meter: Meter
+    steps: Sequence[StepRecord]
+    close: Callable[[], None]
+
+
+BuildRig = Callable[[EngineConfig, str], TrialRig]
+"""Builds and starts the rig of an engine with the meter of a kind ("auto", "none", ...); its errors fail the launch."""
+
+
+def run_trial(job: TrialJob, build: BuildRig, progress: ProgressSink, clock: Clock | None = None) -> RunResult:
+    """Build, measure, close. Raises what the builder and the engine raise; ``wire.Failure`` sorts that."""
+    pool = job.deployment.decode
+    if job.deployment.prefill is not None or pool.replicas != 1:
+        raise ConfigError("The embedded evaluator runs one engine: no prefill pool, and replicas = 1.")
+    progress(Progress("launching", 0.0))
+    rig = build(pool.engine, job.meter)
+    try:
+        return asyncio.run(measure(rig, job, progress, clock or MonotonicClock()))
+    finally:
+        rig.close()
+
+
+async def measure(rig: TrialRig, job: TrialJob, progress: ProgressSink, clock: Clock) -> RunResult:
+    """Probe the engine, warm it up under load, measure the window, stop the load, report."""
+    await _probe(rig.client)
+    load = ClosedLoopLoad(rig.client, job.workload)
+    running = asyncio.create_task(load.run())
+    try:
+        await _pass_time("warming", job.plan.warmup, running, progress)
+        start = clock.now()
+        await _pass_time("measuring", job.plan.window, running, progress)
+        window = Window(start, clock.now())
+        await asyncio.wait([running], timeout=_BRACKET)
+        await load.stop()
+        await running
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    progress(Progress("done", 1.0))
+    slos = [Slo.parse(text) for text in job.slos]
+    return report(window, load.records, tuple(rig.steps), rig.meter, slos, peak_memory_bytes=peak_memory())
+
+
+async def _probe(client: ChatClient) -> None:
+    """An engine is ready when it has answered. Raises LaunchError with the reason if it does not."""
+    answer = await client.ask(
+        [{"role": "user", "content": "Ready?"}], output_tokens=1, request_id="probe", session="probe"
+    )
+    if answer.record.failed:
+        raise LaunchError(f"The engine started but does not answer: {answer.error or 'the request was aborted'}")
+
+
+async def _pass_time(stage: str, duration: Seconds, running: asyncio.Task[None], progress: ProgressSink) -> None:
+    """Wait ``duration`` under load, reporting progress; an end of the load on the way is raised."""
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    while (left := start + duration - loop.time()) > 0:
+        progress(Progress(stage, 1 - left / duration))
+        await asyncio.wait([running], timeout=min(left, _TICK))
+        if running.done():
+            await running
+
+
+def peak_memory() -> Bytes:
+    """The largest resident set that this process had (Linux: ``ru_maxrss`` is in KiB)."""
+    return bytes_from_kibibytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def serve_trial(build: BuildRig, *, stdin: int = 0, stdout: int = 1) -> int:
+    """Main of a trial's process; returns its exit code: 0 once a result or a trial's failure was written.
+
+    Reads the job from ``stdin`` and answers on ``stdout``, which only this function may write to from then on:
+    whatever else prints goes to stderr. A fault of the program is raised, for the traceback to be seen.
+    """
+    answers = os.dup(stdout)
+    os.dup2(sys.stderr.fileno(), stdout)
+    _prefer_as_victim()
+    with os.fdopen(answers, "wb") as out, os.fdopen(os.dup(stdin), "rb") as source:
+
+        def write(line: Line) -> None:
+            out.write(line.encode())
+            out.flush()
+
+        text = source.readline(MAX_JOB_BYTES)
+        if not text.endswith(b"\n"):
+            return 1  # the parent is gone, or it is not ours
+        threading.Thread(target=_end_with_parent, args=(os.dup(stdin),), daemon=True).start()
+        try:
+            job = TrialJob.model_validate_json(text)
+            result = run_trial(job, build, lambda p: write(Line(progress=Stage(stage=p.stage, fraction=p.fraction))))
+        except Exception as error:  # the border of the process: what is not a trial's failure goes on as it is
+            failure = Failure.of(error)
+            if failure is None:
+                raise
+            write(Line(error=failure))
+        else:
+            write(Line(result=result))
+    return 0
+
+
+def _end_with_parent(stdin: int) -> None:
+    """Block until the other end of ``stdin`` is closed, by intent or by death; then die with every child."""
+    while os.read(stdin, 4096):
+        pass
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os._exit(1)  # started by hand, in a group that is not ours
+
+
+def _prefer_as_victim() -> None:
+    """Ask the kernel to choose this process when memory runs out; where it does not know the file, nothing is lost."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
