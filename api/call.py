@@ -1,0 +1,137 @@
+"""One HTTP call as the engine sees it: a request per choice, and what the reply needs to know."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from energyopt.core.errors import RequestError
+from engine.request import SamplingParams
+
+from .errors import UnknownModelError
+from .schemas import GenerationBody
+from .services import Services
+
+SESSION_HEADERS = ("x-session-id", "x-correlation-id", "x-session-affinity")
+"""Where clients put a session when it is not in the body; the first one present counts."""
+
+_OFF_LOOP_BYTES = 16 * 2**10
+"""Bodies above this are rendered and tokenized on a thread: about a millisecond of work, less than a decode step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One engine request. ``first`` marks the first choice of its prompt, which counts the prompt in the usage."""
+
+    request_id: str
+    prompt: Sequence[int]
+    params: SamplingParams
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Jobs in the order of their choice index, and the frame of the reply."""
+
+    id: str
+    model: str
+    jobs: tuple[Job, ...]
+    session: str | None
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+def served_model(services: Services, name: str | None) -> str:
+    """The name to reply with; without one the first served name. Raises UnknownModelError."""
+    if name is None:
+        return services.model_names[0]
+    if name not in services.model_names:
+        served = ", ".join(services.model_names)
+        raise UnknownModelError(f"The model {name[:200]!r} does not exist here: served is {served}.")
+    return name
+
+
+def session_of(body: GenerationBody, headers: Mapping[str, str]) -> str | None:
+    """The session named by the body, else by a header."""
+    if body.session_id:
+        return body.session_id
+    return next((headers[name][:256] for name in SESSION_HEADERS if headers.get(name)), None)
+
+
+async def tokenized(raw_bytes: int, encode: Callable[[], list[list[int]]]) -> list[list[int]]:
+    """Run ``encode`` here when the body is small, else on a thread, so that other streams go on."""
+    return await asyncio.to_thread(encode) if raw_bytes > _OFF_LOOP_BYTES else encode()
+
+
+def plan(
+    services: Services,
+    body: GenerationBody,
+    prompts: Sequence[Sequence[int]],
+    *,
+    prefix: str,
+    headers: Mapping[str, str],
+    max_tokens: Callable[[Sequence[int]], int],
+    logprobs: int | None,
+) -> Call:
+    """One job per prompt and choice. Raises RequestError or UnknownModelError; nothing is submitted yet."""
+    model = served_model(services, body.model)
+    n = body.n or 1
+    if n * len(prompts) > services.limits.max_choices:
+        message = f"{len(prompts)} prompts times n = {n} is not allowed: at most {services.limits.max_choices} choices."
+        raise RequestError(message, param="n")
+    call_id = f"{prefix}-{uuid.uuid4().hex}"
+    single = n * len(prompts) == 1
+    jobs: list[Job] = []
+    for prompt in prompts:
+        for choice in range(n):
+            request_id = call_id if single else f"{call_id}-{len(jobs)}"
+            params = sampling(services, body, max_tokens(prompt), logprobs, choice)
+            jobs.append(Job(request_id, prompt, params, first=choice == 0))
+    options = body.stream_options
+    return Call(
+        id=call_id,
+        model=model,
+        jobs=tuple(jobs),
+        session=session_of(body, headers),
+        stream=bool(body.stream),
+        include_usage=bool(options and options.include_usage),
+        continuous_usage=bool(options and options.continuous_usage_stats),
+    )
+
+
+def sampling(
+    services: Services, body: GenerationBody, max_tokens: int, logprobs: int | None, choice: int
+) -> SamplingParams:
+    """Sampling of one choice. Choices of one seeded call take successive seeds, or all would be the same text."""
+    given = {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "min_p": body.min_p,
+        "presence_penalty": body.presence_penalty,
+        "frequency_penalty": body.frequency_penalty,
+        "repetition_penalty": body.repetition_penalty,
+    }
+    return SamplingParams(
+        max_tokens=max_tokens,
+        top_k=max(0, body.top_k or 0),
+        seed=None if body.seed is None else (body.seed + choice + 2**63) % 2**64 - 2**63,
+        stop=_stops(body.stop, services.limits.max_stop_strings),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        logprobs=logprobs,
+        ignore_eos=bool(body.ignore_eos),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _stops(stop: str | list[str] | None, limit: int) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(stops) > limit:
+        raise RequestError(f"stop has {len(stops)} entries: at most {limit} are allowed.", param="stop")
+    if "" in stops:
+        raise RequestError("stop holds an empty string, which would end every text at once.", param="stop")
+    return stops

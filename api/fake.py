@@ -1,0 +1,116 @@
+"""Doubles of what the service is handed, for tests of everything that speaks HTTP to it.
+
+For an engine that works use ``EngineFront`` over ``engine.fake.FakeRunner``; ``ScriptedEngine`` is for what a working
+engine hardly ever does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from energyopt.core.errors import SensorError
+from energyopt.core.units import Bytes
+from engine.batch import CacheShape
+from engine.output import Output
+from engine.ports import EngineStats
+from engine.request import SamplingParams
+
+
+class ScriptedEngine:
+    """A ServingEngine that plays the same events for every request: outputs are yielded, exceptions raised.
+
+    ``asked`` keeps what every request asked for, and ``aborted`` the ids that were aborted.
+    """
+
+    def __init__(self, script: Sequence[Output | Exception], *, max_model_len: int = 128, alive: bool = True) -> None:
+        self.asked: list[tuple[list[int], SamplingParams, str | None]] = []
+        self.aborted: list[str] = []
+        self._script = tuple(script)
+        self._max_model_len = max_model_len
+        self._alive = alive
+
+    @property
+    def cache(self) -> CacheShape:
+        return CacheShape(num_blocks=8, block_tokens=16, bytes_per_block=Bytes(1))
+
+    @property
+    def max_model_len(self) -> int:
+        return self._max_model_len
+
+    @property
+    def alive(self) -> bool:
+        return self._alive
+
+    async def generate(
+        self, prompt: Sequence[int], params: SamplingParams, *, request_id: str, session: str | None = None
+    ) -> AsyncIterator[Output]:
+        self.asked.append((list(prompt), params, session))
+        for event in self._script:
+            if isinstance(event, Exception):
+                raise event
+            yield replace(event, request_id=request_id)
+
+    def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+
+    def stats(self) -> EngineStats:
+        return EngineStats()
+
+    def close(self) -> None:
+        self._alive = False
+
+
+class FakeChat:
+    """A ChatRenderer with a fixed template; ``seen`` keeps the arguments of every call."""
+
+    def __init__(self) -> None:
+        self.seen: list[
+            tuple[list[Mapping[str, object]], Sequence[Mapping[str, object]] | None, dict[str, object]]
+        ] = []
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        **kwargs: object,
+    ) -> str:
+        self.seen.append((list(messages), tools, kwargs))
+        turns = [f"<|start|>{message['role']}\n{message.get('content')}<|end|>" for message in messages]
+        return "".join(turns) + ("<|start|>assistant\n" if add_generation_prompt else "")
+
+
+@dataclass(frozen=True, slots=True)
+class FakeEnergy:
+    """One request's energy."""
+
+    joules: float
+    error: float
+    label: str
+
+
+class FakeLedger:
+    """An EnergyLedger that gives its entries in turn, over and over.
+
+    None is an unmeasured request and ``SensorError`` a failed sensor; ``seen`` keeps the ids asked for.
+    """
+
+    def __init__(self, *entries: FakeEnergy | SensorError | None) -> None:
+        self.seen: list[str] = []
+        self._entries = entries
+
+    def request_energy(self, request_id: str) -> FakeEnergy | None:
+        entry = self._entries[len(self.seen) % len(self._entries)]
+        self.seen.append(request_id)
+        if isinstance(entry, SensorError):
+            raise entry
+        return entry
+
+
+class FakeMetrics:
+    """A MetricsPage that says which ``Accept`` header it was given."""
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        return f"# accept {accept}\n".encode(), "text/plain; version=0.0.4; charset=utf-8"

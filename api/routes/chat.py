@@ -1,0 +1,49 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..call import plan, served_model, tokenized
+from ..deps import ServicesDep
+from ..schemas import parse_body
+from ..schemas_chat import ChatBody
+from ..shapes import ChatShape
+from ..stream import answer
+from .openapi import body_of
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions", openapi_extra=body_of(ChatBody))
+async def chat_completions(request: Request, services: ServicesDep) -> Response:
+    """Answer a conversation. Without ``max_tokens`` the reply may take the rest of the context."""
+    raw = await request.body()
+    body = parse_body(raw, ChatBody)
+    served_model(services, body.model)
+    messages, tools, extra = body.conversation(), body.template_tools(), body.template_kwargs()
+    prompted = body.add_generation_prompt is not False
+
+    def encode() -> list[list[int]]:
+        text = services.chat.render(messages, tools=tools, add_generation_prompt=prompted, **extra)
+        return [services.tokenizer.encode(text)]
+
+    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+
+    def max_tokens(prompt: Sequence[int]) -> int:
+        return max(1, services.room - len(prompt)) if asked is None else asked
+
+    call = plan(
+        services,
+        body,
+        await tokenized(len(raw), encode),
+        prefix="chatcmpl",
+        headers=request.headers,
+        max_tokens=max_tokens,
+        logprobs=body.wanted_logprobs(),
+    )
+    return await answer(request, services, call, ChatShape(call, services.tokenizer))
