@@ -1,0 +1,71 @@
+"""Which command-line flag carries which field of a deployment, here and in vLLM.
+
+One table, so that a flag has one name. vLLM's names are those of its ``arg_utils`` in mid-2026.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from energyopt.core.study import Value
+from energyopt.core.units import Hertz, megahertz
+
+
+def _plain(value: Value) -> str:
+    return str(value)
+
+
+def _watts(value: Value) -> str:
+    return f"{float(value or 0):.10g}W"
+
+
+def _clock(value: Value) -> str:
+    return f"{megahertz(Hertz(float(value or 0)))}MHz"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One field. ``path`` is relative to a PoolConfig; ``ours`` and ``vllm`` say who has the flag.
+
+    A switch is written ``--name`` or ``--no-name``. ``instead`` says how to get the effect where vLLM lacks the flag.
+    """
+
+    path: str
+    name: str
+    ours: bool = True
+    vllm: bool = True
+    text: Callable[[Value], str] = _plain
+    instead: str = ""
+
+    def argv(self, value: Value) -> list[str]:
+        if isinstance(value, bool):
+            return [f"--{'' if value else 'no-'}{self.name}"]
+        return [f"--{self.name}", self.text(value)]
+
+
+FLAGS = (
+    Flag("engine.served_model_name", "served-model-name"),
+    Flag("engine.dtype", "dtype"),
+    Flag("engine.device", "device", vllm=False, instead="install vLLM's build for the device"),
+    Flag("engine.seed", "seed"),
+    Flag("engine.threads", "threads", vllm=False, instead="set VLLM_CPU_OMP_THREADS_BIND"),
+    Flag("engine.kernels", "kernels", vllm=False, instead="choose with --attention-backend"),
+    Flag("engine.max_model_len", "max-model-len"),
+    Flag("engine.max_num_seqs", "max-num-seqs"),
+    Flag("engine.max_num_batched_tokens", "max-num-batched-tokens"),
+    Flag("engine.max_num_queued_reqs", "max-num-queued-reqs"),
+    Flag("engine.kv.block_tokens", "block-size"),
+    Flag("engine.kv.prefix_caching", "enable-prefix-caching"),
+    Flag("engine.kv.memory_bytes", "kv-cache-memory-bytes"),
+    Flag("engine.kv.retention_interval", "prefix-cache-retention-interval", ours=False),
+    Flag("engine.layout.tp", "tensor-parallel-size", ours=False),
+    Flag("engine.layout.pp", "pipeline-parallel-size", ours=False),
+    Flag("engine.layout.dp", "data-parallel-size", ours=False),
+    Flag("engine.layout.dcp", "decode-context-parallel-size", ours=False),
+    Flag("power.cap", "power-cap", vllm=False, text=_watts, instead="set it with nvidia-smi -pl or amd-smi set"),
+    Flag("power.sm_clock", "sm-clock", vllm=False, text=_clock, instead="lock it with nvidia-smi -lgc"),
+)
+
+WITHOUT_FLAG = ("engine.layout.ep", "engine.kv.tiers", "replicas")
+"""Fields that no flag carries: a command exists only while they are at their defaults."""

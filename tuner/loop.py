@@ -1,0 +1,199 @@
+"""The study loop: baseline, search, verification, with every step on record before and after it happens.
+
+``StudyRunner.run`` may be killed anywhere and called again: what was measured stays, what was running is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from energyopt.core.clock import Clock
+from energyopt.core.errors import ConfigError, NoFeasibleError, StoreError
+from energyopt.core.study import Event, Origin, StudyRecord, StudyState, StudyStore, TrialRecord, TrialState, Value
+from energyopt.core.units import Seconds
+
+from .lease import DEFAULT_TTL, Lease, LeaseLostError
+from .nearest import explain_infeasible
+from .objective import Objective
+from .ports import Evaluator, PowerController
+from .progress import Reporter, StudyProgressSink
+from .search.factory import make_searcher
+from .search.ports import Searcher
+from .space import SearchSpace
+from .timing import Timing
+from .trials import TrialRunner
+from .verification import Verification
+
+_EVENT_PAGE = 1000
+
+
+class StudyRunner:
+    """Works on one study at a time, in the calling thread. ``owner`` is unique to this process."""
+
+    def __init__(
+        self,
+        store: StudyStore,
+        evaluator: Evaluator,
+        power: PowerController,
+        clock: Clock,
+        owner: str,
+        on_progress: StudyProgressSink = lambda progress: None,
+        *,
+        lease_ttl: Seconds = DEFAULT_TTL,
+    ) -> None:
+        self._store, self._evaluator, self._power, self._clock = store, evaluator, power, clock
+        self._owner, self._on_progress, self._ttl = owner, on_progress, lease_ttl
+
+    def run(self, study_id: str) -> StudyRecord:
+        """Start or resume the study and bring it to its end; one that succeeded or was cancelled is returned as it is.
+
+        Raises NoFeasibleError if nothing keeps the SLOs, StoreError while another process works on the study, and
+        whatever broke; then the study is FAILED, and may be run again. An interrupt leaves it resumable.
+        """
+        study = self._store.study(study_id)
+        job = _Job(study, self._store, self._evaluator, self._power, self._clock, self._on_progress)
+        with Lease(
+            self._store, self._clock, study.id, self._owner, ttl=self._ttl, on_wait=job.waiting_for_lease
+        ) as lease:
+            return job.run(lease)
+
+
+class _Job:
+    """One study on its way; holds what ``StudyRunner`` was given for it."""
+
+    def __init__(
+        self,
+        study: StudyRecord,
+        store: StudyStore,
+        evaluator: Evaluator,
+        power: PowerController,
+        clock: Clock,
+        on_progress: StudyProgressSink,
+    ) -> None:
+        self._id, self._spec, self._store = study.id, study.spec, store
+        self._evaluator, self._power, self._clock = evaluator, power, clock
+        self._objective = Objective(study.spec.maximize, study.spec.slos)
+        self._space = SearchSpace(study.spec.space, study.spec.baseline)
+        self._timing = Timing(study.spec.budget, clock, self._events())
+        self._reporter = Reporter(study.spec, self._objective, self._timing, clock, on_progress)
+
+    def waiting_for_lease(self, seconds: Seconds) -> None:
+        self._reporter.say(f"waiting {seconds:.0f} s for the lease of an earlier run to end", "waiting")
+
+    def run(self, lease: Lease) -> StudyRecord:
+        study = self._store.study(self._id)
+        if study.state in (StudyState.SUCCEEDED, StudyState.CANCELLED):
+            return study
+        trials = self._runner(study, lease)
+        if study.state is StudyState.NO_FEASIBLE:
+            raise NoFeasibleError(explain_infeasible(trials.all()))
+        try:
+            self._work(study, trials)
+        except (NoFeasibleError, LeaseLostError):
+            raise
+        except Exception as error:  # recorded here, and raised again: nothing is swallowed
+            self._abandon(trials, error)
+            raise
+        except BaseException as stop:  # an interrupt: the study stays as it is, to be resumed
+            self._requeue(trials, stop)
+            raise
+        return self._store.study(self._id)
+
+    def _work(self, study: StudyRecord, trials: TrialRunner) -> None:
+        trials.recover()
+        for trial in trials.all():
+            if trial.state is TrialState.DONE:
+                self._reporter.finished(trial)
+        if not any(trial.origin.verifies for trial in trials.all()):
+            self._search(trials)
+        if not self._cancelled():
+            self._verify(trials)
+
+    def _search(self, trials: TrialRunner) -> None:
+        self._store.set_state(self._id, StudyState.RUNNING)
+        searcher = make_searcher(self._spec, self._space)
+        self._event("search_started", {"sampler": searcher.name, "points": len(self._space.plan.points)})
+        for done in trials.all():
+            if done.state is TrialState.DONE:
+                self._learn(searcher, done)
+        while (trial := self._next(searcher, trials)) is not None:
+            self._learn(searcher, trials.run(trial))
+        self._reporter.search_is_over()
+
+    def _next(self, searcher: Searcher, trials: TrialRunner) -> TrialRecord | None:
+        """What to run now: what is queued, the baseline, then what the search asks while the budget lasts."""
+        known = trials.all()
+        if self._cancelled():
+            return None
+        queued = next((trial for trial in known if trial.state is TrialState.QUEUED), None)
+        if queued is not None:
+            return queued
+        if not known:
+            return trials.add(self._space.baseline_params, Origin.BASELINE)
+        if len(known) >= self._spec.budget.trials or not self._timing.fits_another:
+            return None
+        params = searcher.ask()
+        return None if params is None else trials.add(params, Origin.SEARCH)
+
+    def _learn(self, searcher: Searcher, trial: TrialRecord) -> None:
+        if trial.result is not None and self._objective.value(trial.result) is None and self._reporter.best is None:
+            self._require_joules(trial)
+        searcher.tell(trial.params, self._objective.score(trial.result))
+
+    def _require_joules(self, trial: TrialRecord) -> None:
+        """Without a meter tokens per joule cannot be maximised; better to stop at once than after the last trial."""
+        if self._spec.maximize == "tokens_per_joule" and trial.result is not None and not trial.result.power_valid:
+            why = "; ".join(trial.result.power_reasons) or "nothing measures energy on this machine"
+            raise ConfigError(
+                f"tokens_per_joule cannot be maximised because no joules were measured ({why}): "
+                "maximize output_rate instead, or give access to a power meter."
+            )
+
+    def _verify(self, trials: TrialRunner) -> None:
+        self._store.set_state(self._id, StudyState.VERIFYING)
+        recommendation = Verification(self._spec, self._space.baseline_params, self._objective, trials).recommend()
+        if recommendation is None:
+            self._store.set_state(self._id, StudyState.NO_FEASIBLE)
+            raise NoFeasibleError(explain_infeasible(trials.all()))
+        self._store.recommend(self._id, recommendation)
+        self._event("study_finished", {"trial": recommendation.trial, "verified": recommendation.verified})
+
+    def _runner(self, study: StudyRecord, lease: Lease) -> TrialRunner:
+        return TrialRunner(
+            self._store,
+            study,
+            self._space,
+            self._objective,
+            self._evaluator,
+            self._power,
+            self._clock,
+            lease,
+            self._timing,
+            self._reporter,
+        )
+
+    def _abandon(self, trials: TrialRunner, error: Exception) -> None:
+        self._requeue(trials, error)
+        try:
+            self._store.set_state(self._id, StudyState.FAILED, error=str(error) or type(error).__name__)
+        except StoreError as refused:
+            error.add_note(f"The study could not be marked as failed either: {refused}")
+
+    def _requeue(self, trials: TrialRunner, error: BaseException) -> None:
+        """The attempt that was running counts as lost; if even that cannot be stored, the next run will see to it."""
+        try:
+            trials.requeue()
+        except StoreError as refused:
+            error.add_note(f"The running trial could not be queued again either: {refused}")
+
+    def _cancelled(self) -> bool:
+        return self._store.study(self._id).state is StudyState.CANCELLED
+
+    def _event(self, kind: str, data: dict[str, Value]) -> None:
+        self._store.add_event(self._id, kind, data)
+
+    def _events(self) -> Iterator[Event]:
+        after = 0
+        while page := self._store.events(self._id, after=after, limit=_EVENT_PAGE):
+            yield from page
+            after = page[-1].id

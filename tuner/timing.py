@@ -1,0 +1,54 @@
+"""How long trials take, and whether one more fits into the budget.
+
+Durations come from the events of the study, so a resumed study knows what it has spent already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from energyopt.core.clock import Clock
+from energyopt.core.slo import quantile
+from energyopt.core.study import Budget, Event
+from energyopt.core.units import Seconds
+
+FINISHED = "trial_finished"
+"""The event that carries a trial's duration as ``seconds``, with ``ran`` and ``verifies``."""
+
+
+class Timing:
+    """The study's stopwatch. Only search trials count against the budget; time between processes does not."""
+
+    def __init__(self, budget: Budget, clock: Clock, events: Iterable[Event]) -> None:
+        self._limit, self._clock = budget.seconds, clock
+        self._durations: list[float] = []
+        self._earlier = 0.0
+        self._start = clock.now()
+        for event in events:
+            seconds = event.data.get("seconds")
+            if event.kind == FINISHED and isinstance(seconds, (int, float)):
+                self.note(Seconds(seconds), ran=event.data.get("ran") is True)
+                self._earlier += 0.0 if event.data.get("verifies") is True else seconds
+
+    def note(self, duration: Seconds, *, ran: bool) -> None:
+        """A trial took ``duration``. One that failed says nothing about how long the next will take."""
+        if ran:
+            self._durations.append(duration)
+
+    @property
+    def typical(self) -> Seconds | None:
+        """What a trial takes: the third quartile of those that ran, None before the first."""
+        return Seconds(quantile(self._durations, 0.75)) if self._durations else None
+
+    @property
+    def left(self) -> Seconds | None:
+        """Search time left; None without a limit."""
+        if self._limit is None:
+            return None
+        return Seconds(self._limit - self._earlier - (self._clock.now() - self._start))
+
+    @property
+    def fits_another(self) -> bool:
+        """Whether a typical trial would still end within the budget."""
+        left = self.left
+        return left is None or left >= (self.typical or 0.0)

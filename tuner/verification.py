@@ -1,0 +1,120 @@
+"""The last act of a study: measure candidates against the baseline on fresh prompts until one holds.
+
+Resumes by replay: what a former process measured is found by its pair and not measured again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from energyopt.core.study import Origin, Recommendation, StudySpec, TrialRecord, TrialState
+
+from .objective import Objective
+from .space import Params
+from .trials import TrialRunner
+from .verify import CONFIDENCE, Candidate, Interval, Pair, gain, kept, order, rank, saving
+
+FALLBACKS = 2
+"""How many further candidates are tried after the first one failed."""
+
+
+class Verification:
+    """Finds the recommendation of a study whose search is over."""
+
+    def __init__(self, spec: StudySpec, baseline: Params, objective: Objective, trials: TrialRunner) -> None:
+        self._spec, self._baseline, self._objective, self._trials = spec, baseline, objective, trials
+
+    def recommend(self) -> Recommendation | None:
+        """The first candidate that holds; None if none does, which must not be glossed over."""
+        for place, candidate in enumerate(self._candidates()):
+            found = self._try(candidate, place)
+            if found is not None:
+                return found
+        return None
+
+    def _candidates(self) -> list[Candidate]:
+        """The best few, and the baseline if it is feasible: to keep what one has is always an answer."""
+        ranked = rank(self._trials.all(), self._objective)
+        best = ranked[: 1 + FALLBACKS]
+        return best + [candidate for candidate in ranked[len(best) :] if self._is_baseline(candidate)]
+
+    def _is_baseline(self, candidate: Candidate) -> bool:
+        return dict(candidate.params) == dict(self._baseline)
+
+    def _try(self, candidate: Candidate, place: int) -> Recommendation | None:
+        if self._spec.budget.verify_pairs == 0:
+            return Recommendation(
+                trial=candidate.trial, verified=False, pairs=0, note="Not verified: no pairs were asked for."
+            )
+        return self._keep(candidate, place) if self._is_baseline(candidate) else self._challenge(candidate, place)
+
+    def _keep(self, candidate: Candidate, place: int) -> Recommendation | None:
+        """The baseline needs no comparison, only to keep its SLOs on the fresh prompts."""
+        checks = self._baseline_checks()
+        if not checks:
+            pair = place * self._spec.budget.verify_pairs
+            checks = [self._measured(candidate.params, Origin.VERIFY_BASELINE, pair)]
+        if not all(kept(check) for check in checks):
+            return None
+        note = "The baseline is the best configuration that was found; it kept every SLO on fresh prompts."
+        return Recommendation(trial=candidate.trial, verified=False, pairs=0, note=note)
+
+    def _challenge(self, candidate: Candidate, place: int) -> Recommendation | None:
+        """The pairs of one candidate. It is dropped at its first miss, or if the baseline turns out as good."""
+        pairs: list[Pair] = []
+        first = place * self._spec.budget.verify_pairs
+        for pair in range(first, first + self._spec.budget.verify_pairs):
+            runs = {}
+            for origin in order(pair - first):
+                params = candidate.params if origin is Origin.VERIFY_WINNER else self._baseline
+                runs[origin] = self._measured(params, origin, pair)
+                if origin is Origin.VERIFY_WINNER and not kept(runs[origin]):
+                    return None
+            winner, baseline = runs[Origin.VERIFY_WINNER].result, runs[Origin.VERIFY_BASELINE].result
+            if winner is not None and baseline is not None:
+                pairs.append((winner, baseline))
+        return self._judge(candidate, pairs)
+
+    def _judge(self, candidate: Candidate, pairs: Sequence[Pair]) -> Recommendation | None:
+        gained, saved = gain(pairs, self._objective), saving(pairs)
+        baseline_holds = self._baseline_holds()
+        if gained is not None and gained.mean <= 0 and baseline_holds:
+            return None
+        return Recommendation(
+            trial=candidate.trial,
+            verified=gained is not None and gained.positive,
+            pairs=len(pairs),
+            saving=saved.mean if saved else None,
+            saving_low=saved.low if saved else None,
+            saving_high=saved.high if saved else None,
+            confidence=CONFIDENCE,
+            note=" ".join(self._notes(gained, saved, baseline_holds)),
+        )
+
+    def _notes(self, gained: Interval | None, saved: Interval | None, baseline_holds: bool) -> list[str]:
+        notes = []
+        if gained is None:
+            notes.append("Kept every SLO on fresh prompts; the baseline gave nothing to compare with.")
+        elif not gained.positive:
+            notes.append("Kept every SLO on fresh prompts, but its gain is within the noise of the pairs.")
+        if saved is None:
+            notes.append("No joules were measured, so no saving is stated.")
+        if gained is not None and self._spec.maximize == "output_rate":
+            notes.append(f"Time per output token falls by {gained.mean:.1%} on average.")
+        if not baseline_holds:
+            notes.append("The baseline itself misses an SLO or does not run.")
+        return notes
+
+    def _baseline_checks(self) -> list[TrialRecord]:
+        return [t for t in self._trials.all() if t.origin is Origin.VERIFY_BASELINE and t.state is TrialState.DONE]
+
+    def _baseline_holds(self) -> bool:
+        searched = [t for t in self._trials.all() if t.origin is Origin.BASELINE]
+        return all(kept(trial) for trial in [*searched, *self._baseline_checks()])
+
+    def _measured(self, params: Params, origin: Origin, pair: int) -> TrialRecord:
+        """The run of this place in the comparison, measured now unless it was already."""
+        for trial in self._trials.all():
+            if trial.origin is origin and trial.pair == pair and dict(trial.params) == dict(params):
+                return trial if trial.state is TrialState.DONE else self._trials.run(trial)
+        return self._trials.run(self._trials.add(params, origin, pair))
