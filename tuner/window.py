@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+from energyopt.core.errors import SensorError
 from energyopt.core.records import RequestRecord, StepRecord
 from energyopt.core.results import (
     EnergyReading,
+    EnergySplit,
     LatencySummary,
     RunResult,
     VerdictRecord,
@@ -22,6 +25,8 @@ from .ports import Meter
 
 MIN_OUTPUT_TOKENS = 32
 """Below this many output tokens a ratio with joules says more about the window's edges than about the engine."""
+_COVERAGE_SLACK = 0.01
+"""A reading may be of a window that differs by this share; more is another window."""
 
 
 def report(
@@ -37,9 +42,9 @@ def report(
     ended = ended_in(window, requests)
     output_tokens = count_output(window, requests)
     prompts = count_prompts(window, requests, steps)
-    readings = meter.readings(window.start, window.end)
-    inside = [step for step in steps if step.end > window.start and step.start < window.end]
-    faults = audit_power(window, readings, len(ended), output_tokens)
+    working = [step for step in steps if step.end > window.start and step.start < window.end]
+    power = measure_power(window, working, meter)
+    faults = (*power.faults, *audit_work(len(ended), output_tokens))
     return RunResult(
         window=window.length,
         requests=len(ended),
@@ -49,9 +54,9 @@ def report(
         output_tokens=Tokens(output_tokens),
         latencies=summarize_latencies_in(window, requests),
         verdicts=judge_in(window, slos, requests),
-        energy=total_energy(readings),
-        readings=readings,
-        split=meter.split(inside, window.start, window.end) if readings else None,
+        energy=total_energy(power.readings),
+        readings=power.readings,
+        split=power.split,
         power_valid=not faults,
         power_reasons=(*faults, *meter.reasons),
         hits_by_tier=prompts.by_tier,
@@ -80,24 +85,48 @@ def judge_in(window: Window, slos: Sequence[Slo], requests: Sequence[RequestReco
     return tuple(verdicts)
 
 
-def audit_power(
-    window: Window, readings: Sequence[EnergyReading], requests: int, output_tokens: int
-) -> tuple[str, ...]:
-    """Why the run's joules may not be divided by its work; () if they may.
+@dataclass(frozen=True, slots=True)
+class PowerOfWindow:
+    """What the meter says about a window, and why that may not be the energy of the work (``faults``, () if it is)."""
 
-    Each reason starts with a code: ``no_meter``, ``not_bracketed`` (a sensor did not cover the window), ``uncertain``
-    (the error is as large as the value), ``no_requests``, ``too_few_tokens``.
+    readings: tuple[EnergyReading, ...] = ()
+    split: EnergySplit | None = None
+    faults: tuple[str, ...] = ()
+
+
+def measure_power(window: Window, working: Sequence[StepRecord], meter: Meter) -> PowerOfWindow:
+    """Ask the meter about the window and audit the answer; ``working`` are the steps that touch the window.
+
+    Each fault starts with a code: ``gap`` (a sensor lost samples), ``no_meter``, ``not_bracketed`` (a sensor did not
+    cover the window), ``not_covered`` (a device worked unmeasured beside measured ones), ``uncertain`` (the error is
+    as large as the value).
     """
-    faults = [] if readings else ["no_meter: no sensor measured this window"]
+    try:
+        readings = meter.readings(window.start, window.end)
+        split = meter.split(working, window.start, window.end) if readings else None
+    except SensorError as error:
+        return PowerOfWindow(faults=(f"gap: {error}",))
+    return PowerOfWindow(readings, split, tuple(_power_faults(window, working, readings)))
+
+
+def _power_faults(window: Window, working: Sequence[StepRecord], readings: Sequence[EnergyReading]) -> Iterator[str]:
+    if not readings:
+        yield "no_meter: no sensor measured this window"
     for reading in readings:
-        if abs(reading.window - window.length) > 0.01 * window.length:
-            faults.append(f"not_bracketed: {reading.device} covers {reading.window:.3g} of {window.length:.3g} s")
+        if abs(reading.window - window.length) > _COVERAGE_SLACK * window.length:
+            yield f"not_bracketed: {reading.device} covers {reading.window:.3g} of {window.length:.3g} s"
         if reading.error >= reading.joules:
-            faults.append(
-                f"uncertain: {reading.device} says {reading.joules:.3g} J with an error of {reading.error:.3g} J"
-            )
-    if requests == 0:
-        faults.append("no_requests: no request ended in the window")
+            yield f"uncertain: {reading.device} says {reading.joules:.3g} J with an error of {reading.error:.3g} J"
+    measured = {reading.device for reading in readings}
+    worked = {device for step in working for device in step.devices}
+    if worked & measured:  # otherwise the meter names sockets, not the devices of the steps
+        for device in sorted(worked - measured):
+            yield f"not_covered: {device} worked in this window and has no reading"
+
+
+def audit_work(requests: int, output_tokens: int) -> tuple[str, ...]:
+    """Why there is too little work to divide joules by: codes ``no_requests`` and ``too_few_tokens``; () if enough."""
+    faults = [] if requests else ["no_requests: no request ended in the window"]
     if output_tokens < MIN_OUTPUT_TOKENS:
         faults.append(f"too_few_tokens: {output_tokens} output tokens, at least {MIN_OUTPUT_TOKENS} are needed")
     return tuple(faults)
