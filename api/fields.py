@@ -32,7 +32,7 @@ HARMLESS = frozenset(
 """Accepted and not used: labels, routing hints and accounting of services that this server is not."""
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "add_special_tokens": (True, False),
+    "add_special_tokens": (),
     "allowed_token_ids": ([],),
     "audio": (),
     "bad_words": ([],),

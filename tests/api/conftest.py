@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from engine.front import EngineFront
 MODEL = "fake-model"
 
 
-def make_engine(step_time: float = 0.0, *, max_model_len: int = 512, **runner: Any) -> EngineFront:
+def _engine(step_time: float = 0.0, *, max_model_len: int = 512, **runner: Any) -> EngineFront:
     config = EngineConfig(model="fake", max_num_seqs=8, max_num_queued_reqs=16)
     fake = FakeRunner(step_time=step_time, **runner)
     return EngineFront(config, fake, FakeTokenizer(), max_model_len=max_model_len, clock=MonotonicClock())
@@ -49,13 +49,25 @@ class Served:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
 
 
+@pytest.fixture
+def make_engine() -> Callable[..., EngineFront]:
+    """``make_engine(step_time, max_model_len=..., **options of FakeRunner)``."""
+    return _engine
+
+
+@pytest.fixture
+def engine_that_says() -> Callable[[str], EngineFront]:
+    """An engine whose every answer is one text, byte by byte, over and over."""
+    return lambda text: _engine(say=list(text.encode()))
+
+
 ServeIt = Callable[..., Served]
 
 
-def make_services(**changes: Any) -> Services:
+def _services(**changes: Any) -> Services:
     """A bundle around a fresh engine; ``changes`` replace fields."""
     base = Services(
-        engine=changes.pop("engine", None) or make_engine(),
+        engine=changes.pop("engine", None) or _engine(),
         tokenizer=FakeTokenizer(),
         chat=FakeChat(),
         metrics=FakeMetrics(),
@@ -68,12 +80,18 @@ def make_services(**changes: Any) -> Services:
 
 
 @pytest.fixture
+def make_services() -> Callable[..., Services]:
+    """``make_services(engine=..., energy=...)``: a bundle whose engine the test closes."""
+    return _services
+
+
+@pytest.fixture
 def serve_it() -> Iterator[ServeIt]:
     """Serve a bundle on loopback: ``serve_it(engine=..., energy=...)``. All are stopped at the end."""
     with ExitStack() as stack:
 
         def start(grace: float = 5.0, **changes: Any) -> Served:
-            services = make_services(**changes)
+            services = _services(**changes)
             listener = bind("127.0.0.1", 0)
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             ready = threading.Event()
@@ -94,6 +112,21 @@ def serve_it() -> Iterator[ServeIt]:
             return Served(services, url, server, thread, http, services.chat)
 
         yield start
+
+
+@asynccontextmanager
+async def _in_process(**changes: Any) -> AsyncIterator[httpx.AsyncClient]:
+    services = _services(**changes)
+    transport = httpx.ASGITransport(create_app(services))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=20) as client:
+        yield client
+    services.engine.close()
+
+
+@pytest.fixture
+def in_process() -> Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]:
+    """A client that calls the application without a socket: ``async with in_process(engine=...) as http``."""
+    return _in_process
 
 
 @pytest.fixture

@@ -1,0 +1,59 @@
+"""A client that goes away stops costing energy within a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+BODY = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 400}
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> float:
+    """Seconds until ``condition`` held."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < seconds, "it did not happen in time"
+        time.sleep(0.005)
+    return time.monotonic() - start
+
+
+@pytest.fixture
+def slow(serve_it: Any, make_engine: Any) -> Any:
+    """A server whose engine takes 20 ms a step: 8 s for a whole answer."""
+    return serve_it(engine=make_engine(0.02))
+
+
+def idle(slow: Any) -> bool:
+    stats = slow.services.engine.stats()
+    return bool(stats.running == 0 and stats.waiting == 0 and stats.prompt_tokens > 0)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_closing_a_stream_aborts_its_requests(slow: Any, n: int) -> None:
+    with slow.http.stream("POST", "/v1/chat/completions", json={**BODY, "stream": True, "n": n}) as reply:
+        lines = reply.iter_lines()
+        assert next(lines).startswith("data: ")
+        assert slow.services.engine.stats().running == n
+    assert eventually(lambda: idle(slow)) < 2
+    assert slow.services.engine.stats().finished_by_reason == {"abort": n}
+    assert slow.http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}).status_code == 200
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_giving_up_on_a_whole_reply_aborts_its_requests(slow: Any, n: int) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        slow.http.post("/v1/chat/completions", json={**BODY, "n": n}, timeout=0.3)
+    assert eventually(lambda: idle(slow)) < 2
+    assert slow.services.engine.stats().finished_by_reason == {"abort": n}
+
+
+def test_giving_up_before_the_first_token_aborts_too(serve_it: Any, make_engine: Any) -> None:
+    served = serve_it(engine=make_engine(lambda batch: 0.5))
+    with pytest.raises(httpx.ReadTimeout):
+        served.http.post("/v1/chat/completions", json={**BODY, "stream": True}, timeout=0.1)
+    assert eventually(lambda: idle(served)) < 2
+    assert served.services.engine.stats().output_tokens <= 2
