@@ -1,0 +1,35 @@
+"""Reading files that came from outside, within bounds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from energyopt.core.errors import ModelFormatError
+
+_MAX_JSON = 256 * 2**20
+"""Far above any real one: the largest tokenizer files are some 30 MB."""
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """The JSON object in ``path``. Raises ModelFormatError if it is unreadable, too large or not an object."""
+    try:
+        size = path.stat().st_size
+        if size > _MAX_JSON:
+            raise ModelFormatError(f"{path} has {size} bytes; at most {_MAX_JSON} are allowed.")
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelFormatError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(value, dict):
+        raise ModelFormatError(f"{path} is not a JSON object.")
+    return value
+
+
+def inside(directory: Path, name: str) -> Path:
+    """``directory / name``. Raises ModelFormatError unless ``name`` is a plain file name within the directory.
+
+    The file itself may be a link: download caches keep the bytes elsewhere and link to them.
+    """
+    if not name or name in (".", "..") or Path(name).name != name or "\\" in name or "\0" in name:
+        raise ModelFormatError(f"{directory} names the file {name!r}; only files inside the directory are allowed.")
+    return directory / name

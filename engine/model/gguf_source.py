@@ -1,0 +1,140 @@
+"""Llama weights and shape out of a GGUF file, under Hugging Face names and in Hugging Face layout."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import torch
+
+from energyopt.core.errors import ModelFormatError, UnsupportedModelError
+
+from .gguf_file import GgufFile
+from .spec import LlamaSpec, RopeScaling
+
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
+_PARTS = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_TOP = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+T = TypeVar("T", int, float, str)
+
+
+class GgufSource:
+    """Satisfies ``WeightSource`` for GGUF files of architecture ``llama``."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self._file = file
+        self.spec = read_spec(file)
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        own = gguf_name(name)
+        info = self._file.tensors.get(own)
+        if info is not None and info.shape != shape:
+            raise ModelFormatError(f"{self._file.path}: tensor {own!r} has shape {info.shape}, expected {shape}.")
+        values = torch.from_numpy(self._file.load(own))
+        if ".attn_q." in own:
+            return unpermute(values, self.spec.heads)
+        if ".attn_k." in own:
+            return unpermute(values, self.spec.kv_heads)
+        return values
+
+
+def gguf_name(name: str) -> str:
+    """``model.layers.3.mlp.up_proj.weight`` -> ``blk.3.ffn_up.weight``."""
+    match = _LAYER.fullmatch(name)
+    return f"blk.{match[1]}.{_PARTS[match[2]]}.{match[3]}" if match else _TOP[name]
+
+
+def unpermute(rows: torch.Tensor, heads: int) -> torch.Tensor:
+    """Undo the row order GGUF gives query and key projections.
+
+    The file stores each head so that rotated pairs are neighbours; our rotation, like Hugging Face's, pairs row i with
+    row i + head_dim/2. Works on weights (rows, in) and on biases (rows,).
+    """
+    split = rows.reshape(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
+    return split.transpose(1, 2).reshape(rows.shape)
+
+
+def read_spec(file: GgufFile) -> LlamaSpec:
+    """The model's numbers. Raises UnsupportedModelError or ModelFormatError naming the key."""
+    architecture = _get(file, "general.architecture", str)
+    experts = file.metadata.get("llama.expert_count", 0)
+    if architecture != "llama" or experts:
+        found = f"{architecture!r}{' with experts' if experts else ''}"
+        raise UnsupportedModelError(f"{file.path} has the architecture {found}; supported is 'llama' (dense).")
+    heads = _get(file, "llama.attention.head_count", int)
+    hidden = _get(file, "llama.embedding_length", int)
+    head_dim = _get(file, "llama.attention.key_length", int, hidden // max(heads, 1))
+    spec = LlamaSpec(
+        name=_get(file, "general.name", str, file.path.stem),
+        layers=_get(file, "llama.block_count", int),
+        hidden=hidden,
+        intermediate=_get(file, "llama.feed_forward_length", int),
+        heads=heads,
+        kv_heads=_get(file, "llama.attention.head_count_kv", int, heads),
+        head_dim=head_dim,
+        vocab=_vocab(file),
+        context=_get(file, "llama.context_length", int),
+        eps=_get(file, "llama.attention.layer_norm_rms_epsilon", float),
+        rope_theta=_get(file, "llama.rope.freq_base", float, 10000.0),
+        rope_scaling=_scaling(file),
+        tied="output.weight" not in file.tensors,
+        attention_bias="blk.0.attn_q.bias" in file.tensors,
+        mlp_bias="blk.0.ffn_up.bias" in file.tensors,
+    )
+    _refuse_partial_rotation(file, spec)
+    if problem := spec.problems():
+        raise ModelFormatError(f"{file.path}: {problem}.")
+    return spec
+
+
+def _vocab(file: GgufFile) -> int:
+    table = file.tensors.get("token_embd.weight")
+    if table is None or len(table.shape) != 2:
+        raise ModelFormatError(f"{file.path} has no tensor 'token_embd.weight' of two dimensions.")
+    return table.shape[0]
+
+
+def _scaling(file: GgufFile) -> RopeScaling | None:
+    if "rope_freqs.weight" in file.tensors:
+        return RopeScaling("factors", factors=tuple(file.load("rope_freqs.weight").ravel().tolist()))
+    kind = _get(file, "llama.rope.scaling.type", str, "none")
+    if kind == "none":
+        return None
+    if kind != "linear":
+        raise UnsupportedModelError(f"{file.path} scales rope by {kind!r}; supported are none, linear and rope_freqs.")
+    return RopeScaling("linear", factor=_get(file, "llama.rope.scaling.factor", float))
+
+
+def _refuse_partial_rotation(file: GgufFile, spec: LlamaSpec) -> None:
+    rotated = _get(file, "llama.rope.dimension_count", int, spec.head_dim)
+    values = _get(file, "llama.attention.value_length", int, spec.head_dim)
+    if rotated != spec.head_dim or values != spec.head_dim:
+        raise UnsupportedModelError(
+            f"{file.path} rotates {rotated} of {spec.head_dim} dimensions and has values of {values}; "
+            "supported are heads that are rotated whole and equal in length."
+        )
+
+
+def _get(file: GgufFile, key: str, kind: type[T], default: T | None = None) -> T:
+    value = file.metadata.get(key, default)
+    if value is None:
+        raise ModelFormatError(f"{file.path} lacks the metadata key {key!r}.")
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return kind(value)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ModelFormatError(f"{file.path}: {key} = {value!r} is not of type {kind.__name__}.")
+    return value

@@ -1,0 +1,26 @@
+"""Where weights come from: one port, satisfied by ``GgufFile`` readers and Hugging Face directories.
+
+Tensors are asked for by their Hugging Face names and arrive in that layout whatever the file's own.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from .spec import LlamaSpec
+
+
+class WeightSource(Protocol):
+    """A model on disk. Thread-safe: several threads may load tensors at once."""
+
+    @property
+    def spec(self) -> LlamaSpec: ...
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """The tensor on the CPU, float32, float16 or bfloat16.
+
+        Raises ModelFormatError naming file and tensor if it is missing, misshapen or unreadable.
+        """
+        ...

