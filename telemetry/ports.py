@@ -7,7 +7,7 @@ it from the others. Foreign units end inside the source.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from energyopt.core.results import Scope, Source
 from energyopt.core.units import Joules, Seconds, Watts
@@ -25,12 +25,14 @@ class SensorId:
 class Sample:
     """One reading. ``counter`` is the raw cumulative energy as the device tells it (it may reset or glitch).
 
-    At least one of ``counter`` and ``power`` is known. ``at`` is on the sampler's clock.
+    At least one of ``counter`` and ``power`` is known. ``at`` is on the sampler's clock. ``kind`` says whether the
+    power is of the moment or a mean over the sensor's own window (None: not stated).
     """
 
     at: Seconds
     counter: Joules | None = None
     power: Watts | None = None
+    kind: Literal["instant", "average"] | None = None
 
 
 class PowerSource(Protocol):

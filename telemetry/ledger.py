@@ -1,0 +1,190 @@
+"""The running account: who used how much so far, kept up to date as steps end and curves settle."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+
+from energyopt.core.errors import SensorError
+from energyopt.core.records import Phase, StepRecord
+from energyopt.core.results import EnergySplit, EnergyTotal, Source
+from energyopt.core.units import Joules, Seconds
+
+from .attribute import Attribution, ComputeWeight, WeighShare, attribute, runs_on
+from .curve import EnergyCurve
+from .timeline import NANOJOULES
+
+MAX_PENDING = 50_000
+"""Steps kept while a sensor is silent; older ones are dropped and their energy counts as idle."""
+SETTLE_EVERY = 256
+"""Steps between settlements when nobody asks."""
+MAX_REQUESTS = 16_384
+"""Requests whose energy is remembered, newest use last."""
+IDLE_AFTER = Seconds(30.0)
+"""Time without a step is settled as idle this long after it passed: no step is expected to last longer."""
+
+
+@dataclass(slots=True)
+class _Usage:
+    """One request on one sensor: nanojoules settled, and the time its steps span."""
+
+    nanojoules: int = 0
+    first: float = math.inf
+    last: float = -math.inf
+
+
+@dataclass(slots=True)
+class _Account:
+    """One sensor: what is settled until ``until``, where the curve stood at ``energy``; and the steps that wait."""
+
+    curve: EnergyCurve
+    until: Seconds | None = None
+    energy: int = 0
+    pending: deque[StepRecord] = field(default_factory=deque)
+    idle: int = 0
+    overhead: int = 0
+    phases: dict[Phase, int] = field(default_factory=lambda: dict.fromkeys(Phase, 0))
+    requests: OrderedDict[str, _Usage] = field(default_factory=OrderedDict)
+
+
+class Ledger:
+    """Attributes the energy of all sensors to requests and phases, incrementally and in bounded memory.
+
+    ``record`` takes each step once, when it ended. A step that is recorded after time of its own was settled (two
+    engines on one device) keeps only the part that is not; ``late`` counts them, and conservation holds regardless.
+    Thread-safe.
+    """
+
+    def __init__(self, curves: Sequence[EnergyCurve], weigh: WeighShare | None = None) -> None:
+        self._accounts = [_Account(curve) for curve in curves]
+        self._weigh = weigh or ComputeWeight()
+        self._lock = RLock()
+        self._recorded = 0
+        self.late = 0
+        self.dropped = 0
+
+    def record(self, step: StepRecord) -> None:
+        """Take a finished step."""
+        with self._lock:
+            self._recorded += 1
+            if self._recorded % SETTLE_EVERY == 0:
+                self.settle()
+            for account in self._accounts:
+                if not runs_on(step, account.curve.sensor):
+                    continue
+                if account.until is not None and step.start < account.until:
+                    self.late += 1
+                account.pending.append(step)
+                for share in step.shares:
+                    self._span(account, share.request_id, step)
+                if len(account.pending) > MAX_PENDING:
+                    account.pending.popleft()
+                    self.dropped += 1
+
+    def settle(self) -> None:
+        """Attribute what the curves cover by now."""
+        with self._lock:
+            for account in self._accounts:
+                self._settle(account)
+
+    def split(self) -> EnergySplit | None:
+        """Joules by purpose since the beginning, over all sensors, as far as settled; None without sensors."""
+        with self._lock:
+            if not self._accounts:
+                return None
+            total = Attribution()
+            for account in self._accounts:
+                total.add(_totals(account))
+            return total.split()
+
+    def settled(self) -> int:
+        """Nanojoules attributed so far, over all sensors."""
+        with self._lock:
+            return sum(_totals(account).total for account in self._accounts)
+
+    def request_energy(self, request_id: str) -> EnergyTotal | None:
+        """Joules of one request so far, with the part that is not settled yet told by the last power.
+
+        None if no sensor saw it or one that did cannot tell. The error is the sensor's over the time the request ran,
+        in proportion to the request's part of it.
+        """
+        with self._lock:
+            usages = []
+            for account in self._accounts:
+                if request_id not in account.requests:
+                    continue
+                try:
+                    usages.append(self._usage(account, request_id))
+                except SensorError:
+                    return None
+            return _sum(usages)
+
+    def _span(self, account: _Account, request_id: str, step: StepRecord) -> None:
+        usage = account.requests.setdefault(request_id, _Usage())
+        account.requests.move_to_end(request_id)
+        usage.first, usage.last = min(usage.first, step.start), max(usage.last, step.end)
+        while len(account.requests) > MAX_REQUESTS:
+            account.requests.popitem(last=False)
+
+    def _settle(self, account: _Account) -> None:
+        span = account.curve.coverage
+        if span is None:
+            return
+        start = span[0] if account.until is None else account.until
+        if start < span[0]:
+            # Nobody asked for longer than the curve remembers: what passed is known in sum only.
+            account.idle += account.curve.nanojoules(span[0]) - account.energy
+            account.until = start = span[0]
+            account.energy = account.curve.nanojoules(span[0])
+        # What a running step uses is known when it ends: do not call it idle before.
+        newest = account.pending[-1].end if account.pending else -math.inf
+        end = Seconds(min(span[1], max(newest, span[1] - IDLE_AFTER)))
+        if end <= start:
+            return
+        result = attribute(account.curve.nanojoules, list(account.pending), start, end, self._weigh)
+        account.idle += result.idle
+        account.overhead += result.overhead
+        for (request_id, phase), amount in result.requests.items():
+            account.phases[phase] += amount
+            if request_id in account.requests:
+                account.requests[request_id].nanojoules += amount
+        account.until, account.energy = end, account.curve.nanojoules(end)
+        account.pending = deque(step for step in account.pending if step.end > end)
+
+    def _usage(self, account: _Account, request_id: str) -> EnergyTotal:
+        usage, curve = account.requests[request_id], account.curve
+        span = curve.coverage
+        if span is None:
+            raise SensorError(f"{curve.sensor.device} has no energy yet.")
+        amount = usage.nanojoules
+        start = Seconds(max(span[0], account.until if account.until is not None else span[0]))
+        waiting = [step for step in account.pending if step.end > start]
+        if waiting:
+            end = Seconds(max(step.end for step in waiting))
+            rest = attribute(curve.provisional_nanojoules, waiting, start, end, self._weigh)
+            amount += sum(part for (of, _), part in rest.requests.items() if of == request_id)
+        first, last = Seconds(max(span[0], usage.first)), Seconds(usage.last)
+        whole = curve.provisional(first, last)
+        joules = amount / NANOJOULES
+        share = min(1.0, joules / whole.joules) if whole.joules > 0 else 1.0
+        sources = curve.sources(first, last) or (whole.source,)
+        return EnergyTotal(joules=Joules(joules), error=Joules(whole.error * share), sources=sources)
+
+
+def _sum(usages: Sequence[EnergyTotal]) -> EnergyTotal | None:
+    """Over disjoint sensors; errors are added, as in ``total_energy``."""
+    if not usages:
+        return None
+    return EnergyTotal(
+        joules=Joules(math.fsum(usage.joules for usage in usages)),
+        error=Joules(math.fsum(usage.error for usage in usages)),
+        sources=tuple(source for source in Source if any(source in usage.sources for usage in usages)),
+    )
+
+
+def _totals(account: _Account) -> Attribution:
+    by_phase = defaultdict(int, {("", phase): amount for phase, amount in account.phases.items()})
+    return Attribution(account.idle, account.overhead, by_phase)

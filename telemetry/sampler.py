@@ -1,0 +1,156 @@
+"""Reads every source at a steady rate and feeds its curve.
+
+Each source has a thread of its own, so a driver call that hangs delays no other sensor. A source that fails is asked
+again with growing pauses; its failures are counted and its last words kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from threading import Event, Lock, Thread
+from types import TracebackType
+
+from energyopt.core.clock import Clock
+from energyopt.core.errors import SensorError
+from energyopt.core.units import Seconds
+
+from .curve import EnergyCurve
+from .ports import PowerSource, Sample
+
+log = logging.getLogger(__name__)
+
+PERIOD = Seconds(0.05)
+MAX_BACKOFF = 10.0
+"""Seconds between attempts on a source that keeps failing: a driver that comes back is seen within this time."""
+STOP_TIMEOUT = 2.0
+"""Seconds a stop waits for a driver call in progress; the thread is a daemon and ends with the process."""
+
+
+class Channel:
+    """One source, its curve and its health. ``take`` may be called from any thread."""
+
+    def __init__(self, source: PowerSource, clock: Clock, period: Seconds) -> None:
+        self.source = source
+        self.curve = EnergyCurve.of(source)
+        self.errors = 0
+        self.overruns = 0
+        self.failure: str | None = None
+        self.sample: Sample | None = None
+        self._clock = clock
+        self._period = period
+        self._reading = Lock()
+        self._failures_in_row = 0
+        self._due = float(clock.now())
+
+    @property
+    def up(self) -> bool:
+        """True if the last attempt gave a sample."""
+        return self.sample is not None and self._failures_in_row == 0
+
+    @property
+    def age(self) -> Seconds | None:
+        """Seconds since the newest sample; None before the first."""
+        return None if self.sample is None else Seconds(self._clock.now() - self.sample.at)
+
+    @property
+    def wait(self) -> Seconds:
+        """Seconds until the next regular reading."""
+        return Seconds(max(0.0, self._due - self._clock.now()))
+
+    def take(self) -> bool:
+        """Read once now. False if it failed or if another thread is reading, whose sample will do."""
+        if not self._reading.acquire(blocking=False):
+            return False
+        try:
+            return self._take()
+        finally:
+            self._reading.release()
+
+    def keep_pace(self) -> None:
+        """Set the next time to read: on the beat, or after a pause that doubles with every failure in a row."""
+        now = self._clock.now()
+        if self._failures_in_row:
+            self._due = now + min(MAX_BACKOFF, self._period * 2 ** min(self._failures_in_row, 16))
+            return
+        self._due += self._period
+        if self._due <= now:
+            self.overruns += 1
+            self._due = now + self._period
+
+    def _take(self) -> bool:
+        try:
+            sample = self.source.read()
+        except SensorError as error:
+            self._fail(str(error))
+            return False
+        except Exception as error:  # a driver's binding may raise anything; it must not end the thread unseen
+            log.exception("Reading %s raised an unexpected error.", self.source.sensor)
+            self._fail(f"{type(error).__name__}: {error}")
+            return False
+        self._failures_in_row, self.failure, self.sample = 0, None, sample
+        self.curve.add(sample)
+        return True
+
+    def _fail(self, words: str) -> None:
+        self.errors += 1
+        self._failures_in_row += 1
+        self.failure = words
+
+
+class Sampler:
+    """All channels of a meter. With ``start`` they run on threads; ``step`` and ``poll`` work without."""
+
+    def __init__(self, sources: Sequence[PowerSource], clock: Clock, *, period: Seconds = PERIOD) -> None:
+        self.channels = tuple(Channel(source, clock, period) for source in sources)
+        self._clock = clock
+        self._stop = Event()
+        self._threads: list[Thread] = []
+
+    @property
+    def running(self) -> bool:
+        return bool(self._threads)
+
+    def start(self) -> None:
+        """Begin to sample. Idempotent."""
+        if self._threads:
+            return
+        self._stop.clear()
+        for index, channel in enumerate(self.channels):
+            thread = Thread(target=self._run, args=(channel,), name=f"energyopt-sensor-{index}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """End the threads; curves stay readable. Idempotent."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(STOP_TIMEOUT)
+        self._threads.clear()
+
+    def __enter__(self) -> Sampler:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def poll(self) -> None:
+        """Read every source now, in this thread, whether due or not; a source being read already is left alone."""
+        for channel in self.channels:
+            channel.take()
+
+    def step(self) -> int:
+        """Read the sources that are due and set their next times; returns how many were read."""
+        due = [channel for channel in self.channels if channel.wait <= 0]
+        for channel in due:
+            channel.take()
+            channel.keep_pace()
+        return len(due)
+
+    def _run(self, channel: Channel) -> None:
+        while not self._stop.wait(channel.wait):
+            channel.take()
+            channel.keep_pace()

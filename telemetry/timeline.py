@@ -1,0 +1,97 @@
+"""A monotone, piecewise linear account of energy over time, in whole nanojoules so that parts add up exactly."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from operator import attrgetter
+
+from energyopt.core.results import Source
+
+from .booking import Booking
+
+NANOJOULES = 1_000_000_000
+_AT = attrgetter("at")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Energy since the beginning at ``at``; ``source`` and the growth of ``doubt`` belong to the segment before it."""
+
+    at: float
+    nanojoules: int
+    source: Source | None
+    doubt: float
+
+
+class Timeline:
+    """Points in order of time. Old ones are forgotten after ``retention`` seconds; values stay where they were."""
+
+    def __init__(self, retention: float) -> None:
+        self._retention = retention
+        self._points: list[Point] = []
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """First and last time known; None while empty."""
+        return (self._points[0].at, self._points[-1].at) if self._points else None
+
+    @property
+    def total(self) -> int:
+        """Nanojoules since the beginning, forgotten times included."""
+        return self._points[-1].nanojoules if self._points else 0
+
+    def extend(self, booking: Booking) -> None:
+        """Append a segment that ends at ``booking.until``; one that ends no later than the last point is merged."""
+        last = self._points[-1] if self._points else None
+        if last is None:
+            self._points.append(Point(booking.until, 0, booking.source, 0.0))
+            return
+        nanojoules = last.nanojoules + max(0, round(booking.joules * NANOJOULES))
+        if booking.until <= last.at:
+            self._points[-1] = Point(last.at, nanojoules, last.source, last.doubt + booking.doubt)
+            return
+        self._points.append(Point(booking.until, nanojoules, booking.source, last.doubt + booking.doubt))
+        self._forget(booking.until - self._retention)
+
+    def at(self, time: float) -> int:
+        """Nanojoules at a time inside the span, which the caller has checked."""
+        before, after = self._around(time)
+        if after.at == before.at:
+            return before.nanojoules
+        grown = after.nanojoules - before.nanojoules
+        share = (time - before.at) / (after.at - before.at)
+        return before.nanojoules + min(grown, max(0, round(grown * share)))
+
+    def doubt_at(self, time: float) -> float:
+        before, after = self._around(time)
+        if after.at == before.at:
+            return before.doubt
+        return before.doubt + (after.doubt - before.doubt) * (time - before.at) / (after.at - before.at)
+
+    def slope(self, time: float) -> tuple[float, Source | None]:
+        """Watts and source of the segment that ``time`` lies in (of the one before it, at a point)."""
+        before, after = self._around(time)
+        if after.at == before.at:
+            return 0.0, after.source
+        return (after.nanojoules - before.nanojoules) / NANOJOULES / (after.at - before.at), after.source
+
+    def sources(self, start: float, end: float) -> set[Source | None]:
+        """Sources of all segments that overlap the window by more than a point."""
+        first = bisect_right(self._points, start, key=_AT)
+        last = bisect_left(self._points, end, key=_AT)
+        return {point.source for point in self._points[max(1, first) : last + 1]}
+
+    def _around(self, time: float) -> tuple[Point, Point]:
+        index = min(max(1, bisect_left(self._points, time, key=_AT)), len(self._points) - 1)
+        return self._points[max(0, index - 1)], self._points[index]
+
+    def _forget(self, before: float) -> None:
+        """Drop points in bulk, so that the cost per sample stays constant; keep one at or before the limit."""
+        if self._points[0].at >= before - 0.1 * self._retention:
+            return
+        keep = bisect_right(self._points, before, key=_AT) - 1
+        del self._points[: max(0, keep)]

@@ -1,0 +1,74 @@
+"""Which GPUs a process sees: ``CUDA_VISIBLE_DEVICES`` in all its forms, as UUIDs.
+
+An index there counts CUDA's order, which is fastest-first unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; a driver library
+counts by PCI address. Indices are translated only where the two orders cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from energyopt.core.errors import SensorUnavailableError
+
+
+@dataclass(frozen=True, slots=True)
+class GpuIdentity:
+    """A physical GPU. ``uuid`` begins with ``GPU-``; ``pci`` sorts in bus order."""
+
+    uuid: str
+    name: str
+    pci: str
+
+
+def visible_gpus(environment: Mapping[str, str], gpus: Sequence[GpuIdentity]) -> tuple[str, ...]:
+    """UUIDs of the GPUs that CUDA shows to a process with this environment, in CUDA's order.
+
+    As CUDA does, stops at the first entry that names no device. A MIG instance stands for its parent. Raises
+    SensorUnavailableError where an index is ambiguous or a MIG instance does not name its parent.
+    """
+    ordered = sorted(gpus, key=lambda gpu: gpu.pci)
+    value = environment.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return tuple(gpu.uuid for gpu in ordered)
+    same = len({gpu.name for gpu in ordered}) <= 1
+    by_index = same or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    chosen: list[str] = []
+    for word in (entry.strip() for entry in value.split(",")):
+        uuid = _by_index(word, ordered, by_index) if _is_index(word) else _by_uuid(word, ordered)
+        if uuid is None:
+            break
+        if uuid not in chosen:
+            chosen.append(uuid)
+    return tuple(chosen)
+
+
+def normal_uuid(device: str) -> str:
+    """A device identity as the driver library spells it: torch leaves the ``GPU-`` out."""
+    bare = len(device) == 36 and device.count("-") == 4
+    return f"GPU-{device}" if bare else device
+
+
+def _is_index(word: str) -> bool:
+    return word.lstrip("-").isdigit()
+
+
+def _by_index(word: str, ordered: Sequence[GpuIdentity], by_index: bool) -> str | None:
+    index = int(word)
+    if not 0 <= index < len(ordered):
+        return None
+    if not by_index:
+        raise SensorUnavailableError(
+            f"CUDA_VISIBLE_DEVICES names GPU {index}, but GPUs of several models are present and CUDA sorts them by "
+            "speed; set CUDA_DEVICE_ORDER=PCI_BUS_ID or name GPUs by UUID."
+        )
+    return ordered[index].uuid
+
+
+def _by_uuid(word: str, ordered: Sequence[GpuIdentity]) -> str | None:
+    if word.startswith("MIG-GPU-"):
+        word = word.removeprefix("MIG-").partition("/")[0]
+    elif word.startswith("MIG-"):
+        raise SensorUnavailableError(f"CUDA_VISIBLE_DEVICES names {word}, which does not say which GPU it is part of.")
+    matches = [gpu.uuid for gpu in ordered if word.startswith("GPU-") and gpu.uuid.startswith(word)]
+    return matches[0] if len(matches) == 1 else None
