@@ -123,7 +123,9 @@ class Scheduler:
         for item, sampled in zip(batch.items, result.sampled, strict=True):
             request = item.request
             cached = self._hits.pop(request.id, _NOTHING_CACHED) if self._hits else _NOTHING_CACHED
-            shares.append(StepShare(request.id, request.phase, item.count, item.start, cached))
+            # The same as request.phase, which would have to be asked before anything changes, only faster.
+            phase = Phase.DECODE if item.count == 1 and item.sample and request.output else Phase.PREFILL
+            shares.append(StepShare(request.id, phase, item.count, item.start, cached))
             self.cache.commit(request, item.start + item.count)
             if (sampled is not None) != item.sample:
                 raise EngineError(f"The runner sampled for request {request.id!r} against the batch.")

@@ -129,4 +129,5 @@ class KvCoordinator:
     def _extend_hashes(self, request: Request) -> None:
         known = len(request.block_hashes) * self.shape.block_tokens
         if request.num_tokens - known >= self.shape.block_tokens:
-            self._hasher.extend(request.block_hashes, request.tokens(known, request.num_tokens))
+            fresh = request.tokens(known, request.num_tokens) if known or request.output else request.prompt
+            self._hasher.extend(request.block_hashes, fresh)

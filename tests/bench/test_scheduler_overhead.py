@@ -1,0 +1,90 @@
+"""What scheduling and caching cost beside the model: printed, and bounded loosely enough for a busy machine."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from energyopt.core.config import EngineConfig
+from energyopt.core.units import Bytes, Seconds
+from engine.batch import Batch, CacheShape, Sampled, StepResult
+from engine.kv.coordinator import KvCoordinator
+from engine.request import Request, SamplingParams
+from engine.scheduler import Scheduler
+
+pytestmark = pytest.mark.bench
+RUNNING = 256
+
+
+def _scheduler(num_blocks: int, block_tokens: int = 16, max_num_batched_tokens: int = 8192) -> Scheduler:
+    config = EngineConfig(model="none", max_num_seqs=RUNNING, max_num_batched_tokens=max_num_batched_tokens)
+    shape = CacheShape(num_blocks, block_tokens, Bytes(1))
+    return Scheduler(config, KvCoordinator(shape), max_model_len=1 << 21)
+
+
+def _answer(batch: Batch) -> StepResult:
+    return StepResult([Sampled(7) if item.sample else None for item in batch.items], Seconds(0.0), Seconds(0.0))
+
+
+def _show(figure: str) -> None:
+    print(f"\n{figure}")  # noqa: T201 - a bench exists to print its figures
+
+
+def _best_of(repeats: int, action: Callable[[], float]) -> float:
+    return min(action() for _ in range(repeats))
+
+
+def test_a_decode_step_of_256_requests_costs_microseconds_per_request() -> None:
+    scheduler = _scheduler(num_blocks=RUNNING * 80)
+    params = SamplingParams(max_tokens=700, ignore_eos=True)
+    for number in range(RUNNING):
+        prompt = tuple(range(number, number + 500))
+        scheduler.add(Request(f"r{number}", prompt, params, Seconds(float(number))))
+
+    def step() -> float:
+        start = time.perf_counter()
+        batch = scheduler.schedule()
+        scheduled = time.perf_counter() - start
+        assert batch is not None
+        result = _answer(batch)
+        start = time.perf_counter()
+        scheduler.settle(batch, result)
+        return scheduled + time.perf_counter() - start
+
+    while scheduler.num_waiting:
+        step()
+    for _ in range(10):
+        step()
+    steps = sorted(step() for _ in range(200))
+    median = steps[100] / RUNNING * 1e6
+    mean = sum(steps) / 200 / RUNNING * 1e6
+    _show(f"scheduler at {RUNNING} running: {median:.2f} µs per request (median step), {mean:.2f} µs (mean)")
+    assert scheduler.num_running == RUNNING
+    assert median < 40
+
+
+def test_lookup_of_a_million_tokens() -> None:
+    tokens = 1 << 20
+    scheduler = _scheduler(num_blocks=2 * tokens // 64, block_tokens=64, max_num_batched_tokens=1 << 20)
+    cache, params = scheduler.cache, SamplingParams(max_tokens=1)
+    first = Request("first", tuple(range(tokens)), params, Seconds(0.0))
+    scheduler.add(first)
+    batch = scheduler.schedule()
+    assert batch is not None
+    scheduler.settle(batch, _answer(batch))
+
+    def lookup(known: bool) -> float:
+        again = Request("again", first.prompt, params, Seconds(0.0))
+        if known:
+            again.block_hashes = list(first.block_hashes)
+        start = time.perf_counter()
+        hit = cache.lookup(again)
+        elapsed = time.perf_counter() - start
+        assert hit.tokens == tokens - 64
+        return elapsed
+
+    cold, warm = _best_of(5, lambda: lookup(False)), _best_of(5, lambda: lookup(True))
+    _show(
+        f"prefix lookup of {tokens} tokens in blocks of 64: {cold * 1e3:.1f} ms, {warm * 1e3:.1f} ms if hashed before"
+    )
+    assert cold < 0.5

@@ -1,0 +1,112 @@
+"""Fixtures of the engine's tests: a scheduler over a fake runner that is inspected at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from energyopt.core.clock import FakeClock
+from energyopt.core.config import EngineConfig, KvConfig
+from energyopt.core.records import Phase, StepRecord
+from energyopt.core.units import Bytes
+from engine.batch import Batch, CacheShape
+from engine.fake import FakeRunner
+from engine.kv.coordinator import KvCoordinator
+from engine.request import Request, SamplingParams, Status
+from engine.scheduler import Scheduler
+from engine.settled import Settled
+from engine.step import StepLoop
+
+
+class Rig:
+    """A scheduler, a fake runner and a step loop; every step checks what must hold at every step."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 64,
+        block_tokens: int = 4,
+        max_num_seqs: int = 8,
+        max_num_batched_tokens: int = 32,
+        max_model_len: int = 4096,
+        prefix_caching: bool = True,
+        eos_ids: frozenset[int] = frozenset(),
+        say: Sequence[int] | None = None,
+    ) -> None:
+        self.config = EngineConfig(
+            model="fake",
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            kv=KvConfig(block_tokens=block_tokens, prefix_caching=prefix_caching),
+        )
+        shape = CacheShape(num_blocks, block_tokens, Bytes(1))
+        self.clock = FakeClock()
+        self.cache = KvCoordinator(shape, prefix_caching=prefix_caching)
+        self.scheduler = Scheduler(self.config, self.cache, max_model_len=max_model_len, eos_ids=eos_ids)
+        self.runner = FakeRunner(shape, self.clock, step_time=self._inspect, say=say)
+        self.batches: list[Batch] = []
+        self.records: list[StepRecord] = []
+        self._loop = StepLoop(self.scheduler, self.runner, self._emit)
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int = 4,
+        *,
+        name: str | None = None,
+        ignore_eos: bool = False,
+        stop_token_ids: tuple[int, ...] = (),
+    ) -> Request:
+        """Queue a request that arrives now."""
+        params = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos, stop_token_ids=stop_token_ids)
+        name = name or f"r{len(self.batches)}-{self.scheduler.num_waiting}-{self.clock.now()}"
+        request = Request(name, tuple(prompt), params, self.clock.now())
+        self.scheduler.add(request)
+        self.clock.advance(1e-6)
+        return request
+
+    def step(self) -> bool:
+        """One step under inspection; False if there was nothing to do."""
+        decoding = [request for request in self.scheduler.running() if request.phase is Phase.DECODE]
+        worked = self._loop.step()
+        self.scheduler.check_integrity()
+        if worked:
+            served = {item.request.id for item in self.batches[-1].items}
+            starved = [r.id for r in decoding if r.id not in served and r.status is not Status.PREEMPTED]
+            assert not starved, f"decodes without a token: {starved}"
+        return worked
+
+    def drain(self, limit: int = 20_000) -> None:
+        """Step until nothing is left; fails if that takes more than ``limit`` steps."""
+        for _ in range(limit):
+            if not self.step():
+                assert not self.scheduler.has_work
+                assert self.cache.pool.num_used == 0
+                return
+        raise AssertionError(f"not drained after {limit} steps")
+
+    def _inspect(self, batch: Batch) -> float:
+        """Called by the runner with each batch: the budgets hold, and the blocks cover what is computed."""
+        assert 0 < batch.num_tokens <= self.config.max_num_batched_tokens
+        assert self.scheduler.num_running <= self.config.max_num_seqs
+        decodes = [item.request.phase is Phase.DECODE for item in batch.items]
+        assert decodes == sorted(decodes, reverse=True), "a decode stands behind a prefill"
+        assert len({item.request.id for item in batch.items}) == len(batch.items)
+        for item in batch.items:
+            assert item.count > 0
+            assert item.start == item.request.num_computed
+            assert item.sample == (item.start + item.count == item.request.num_tokens)
+            assert len(item.request.block_ids) * self.cache.shape.block_tokens >= item.start + item.count
+        self.batches.append(batch)
+        return 0.01
+
+    def _emit(self, settled: Settled, record: StepRecord) -> None:
+        assert [share.request_id for share in record.shares] == [i.request.id for i in self.batches[-1].items]
+        self.records.append(record)
+
+
+@pytest.fixture(scope="session")
+def make_rig() -> type[Rig]:
+    """The class itself: test modules cannot import a conftest."""
+    return Rig
