@@ -40,7 +40,12 @@ def rig(config, meter, step_time=0.001):
     front = EngineFront(config, FakeRunner(clock=clock, step_time=step_time, verify=False), tokenizer,
                         max_model_len=512, clock=clock, on_step=steps.append)
     render = lambda messages: tokenizer.encode("".join(m["role"] + ":" + m["content"] for m in messages))
-    return TrialRig(EngineClient(front, render, clock), Unmetered(), steps, front.close)
+
+    def close():
+        front.close()
+        print("closed", end="", flush=True)  # half a line, right before the result
+
+    return TrialRig(EngineClient(front, render, clock), Unmetered(), steps, close)
 
 
 def build(config, meter):
@@ -64,9 +69,9 @@ def build(config, meter):
         for _ in range(3000): sys.stderr.write("x" * 99 + "\\n")
         os._exit(3)
     elif kind == "hang":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which the helper inherits
         helper = subprocess.Popen(["sleep", "600"])
         with open(argument, "w") as f: f.write(f"{os.getpid()} {helper.pid}")
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
     elif kind == "late_oom":
         return rig(config, meter, step_time=lambda batch: out_of_memory(batch) if len(batch.items) > 1 else 0.001)
