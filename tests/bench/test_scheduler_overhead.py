@@ -84,7 +84,5 @@ def test_lookup_of_a_million_tokens() -> None:
         return elapsed
 
     cold, warm = _best_of(5, lambda: lookup(False)), _best_of(5, lambda: lookup(True))
-    _show(
-        f"prefix lookup of {tokens} tokens in blocks of 64: {cold * 1e3:.1f} ms, {warm * 1e3:.1f} ms if hashed before"
-    )
+    _show(f"prefix lookup of {tokens} tokens in blocks of 64: {cold * 1e3:.1f} ms, {warm * 1e3:.1f} ms once hashed")
     assert cold < 0.5
