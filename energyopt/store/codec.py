@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 
 from energyopt.core.study import Value
 
+_UNHOLDABLE = re.compile("[\0\ud800-\udfff]")
+
 
 def clean(text: str) -> str:
     """``text`` as any database can hold it."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return _UNHOLDABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def bounded(number: int) -> int:
-    """``number`` as every database can compare it: below 0 it means 0, and nothing is counted beyond 2**31 - 1."""
-    return min(max(0, number), 2**31 - 1)
+def bounded(number: int, most: int = 2**31 - 1) -> int:
+    """``number`` as a database can compare it with an integer column: at least 0, at most ``most``."""
+    return min(max(0, number), most)
 
 
 def clean_optional(text: str | None) -> str | None:
@@ -54,8 +57,12 @@ def load_values(text: str) -> dict[str, Value]:
 
 def load_texts(text: str) -> dict[str, str]:
     """Texts by name, as ``dump_values`` wrote them. Raises ValueError on anything else."""
-    values = load_values(text)
-    return {key: value for key, value in values.items() if isinstance(value, str)}
+    texts = {}
+    for key, value in load_values(text).items():
+        if not isinstance(value, str):
+            raise ValueError(f"{key!r}: {value!r} is not text")
+        texts[key] = value
+    return texts
 
 
 def _dumped(value: Value) -> Value | dict[str, str]:

@@ -7,9 +7,9 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, event, make_url, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DisconnectionError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
@@ -51,9 +51,9 @@ def open_store(url: str, *, clock: Clock | None = None) -> SqlStudyStore:
     other address, StoreError if the database cannot be reached, written or understood; then it is as it was.
     """
     address = parse_url(url)
-    name = address.database or "" if _is_file(address) else address.render_as_string(hide_password=True)
+    name = (address.database or "") if _is_file(address) else address.render_as_string(hide_password=True)
     if _is_file(address):
-        _prepare_file(Path(name))
+        _prepare_file(name)
     engine = make_engine(address)
     try:
         with _alone(address):
@@ -98,14 +98,14 @@ def make_engine(address: URL) -> Engine:
     if not _is_file(address):
         arguments = {} if "connect_timeout" in address.query else {"connect_timeout": int(BUSY_SECONDS)}
     try:
-        engine = create_engine(address, connect_args=arguments, pool_pre_ping=not _is_file(address))
+        engine = create_engine(address, connect_args=arguments)
     except (ImportError, NoSuchModuleError) as error:
         raise StoreError("PostgreSQL needs its driver: install energyopt[postgres].") from error
     if _is_file(address):
         event.listen(engine, "connect", _set_pragmas)
         event.listen(engine, "begin", _begin)
     event.listen(engine, "connect", _note_process)
-    event.listen(engine, "checkout", _refuse_inherited)
+    event.listen(engine, "checkout", partial(_refuse_dead, engine.dialect))
     return engine
 
 
@@ -119,17 +119,18 @@ def _is_file(address: URL) -> bool:
     return address.get_backend_name() == "sqlite"
 
 
-def _prepare_file(path: Path) -> None:
+def _prepare_file(path: str) -> None:
     """Make the folder; refuse what cannot be a database before anything is made."""
-    if path.is_dir():
+    folder = os.path.dirname(path)
+    if os.path.isdir(path):
         raise StoreError(f"{path} is a folder, not a database file.")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"The folder {path.parent} for the database cannot be made: {error.strerror}.") from error
-    blocked = path if path.exists() else path.parent
-    if not os.access(blocked, os.W_OK) or not os.access(path.parent, os.W_OK):
-        raise StoreError(f"The database {path} is not writable: it and its folder must be.")
+        raise StoreError(f"The folder {folder} for the database cannot be made: {error.strerror}.") from error
+    needed = [folder, path] if os.path.exists(path) else [folder]
+    if not all(os.access(place, os.W_OK, effective_ids=True) for place in needed):
+        raise StoreError(f"The database {path} is not writable: the file and its folder must be.")
 
 
 @contextmanager
@@ -183,10 +184,19 @@ def _note_process(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> No
     entry.info["pid"] = os.getpid()
 
 
-def _refuse_inherited(connection: DBAPIConnection, entry: ConnectionPoolEntry, proxy: PoolProxiedConnection) -> None:
-    """A connection made before a fork belongs to the parent; the pool makes the child one of its own."""
+def _refuse_dead(
+    dialect: Dialect, connection: DBAPIConnection, entry: ConnectionPoolEntry, proxy: PoolProxiedConnection
+) -> None:
+    """Let the pool replace a connection that a parent made before a fork, or that the server has dropped.
+
+    SQLAlchemy's own ping comes before this, which would talk over the parent's socket; hence ours, after.
+    """
     if entry.info["pid"] != os.getpid():
         # Forgotten rather than closed: a goodbye on the shared socket would end the parent's session.
         entry.dbapi_connection = None  # type: ignore[misc]  # SQLAlchemy documents this assignment, its types do not
         proxy.dbapi_connection = None  # type: ignore[misc]
         raise DisconnectionError("this connection belongs to another process")
+    try:
+        dialect.do_ping(connection)
+    except dialect.loaded_dbapi.Error as error:
+        raise DisconnectionError("this connection was dropped") from error

@@ -207,7 +207,7 @@ class SqlStudyStore:
             return event_record(row)
 
     def events(self, study_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        chosen = select(EventRow).where(EventRow.study_id == study_id, EventRow.id > bounded(after))
+        chosen = select(EventRow).where(EventRow.study_id == study_id, EventRow.id > bounded(after, 2**63 - 1))
         with self._reading() as session:
             self._found(session, study_id)
             return [event_record(row) for row in session.scalars(chosen.order_by(EventRow.id).limit(bounded(limit)))]
