@@ -51,10 +51,10 @@ def host_space(
     """
     engine = baseline.decode.engine
     knobs = [
-        _numbers("decode.engine.max_num_seqs", _sequences(concurrency, quick), engine.max_num_seqs),
-        _optional("decode.engine.threads", _threads(cores, quick), engine.threads),
         _optional("decode.power.cap", _caps(power, quick), baseline.decode.power.cap),
         _optional("decode.power.sm_clock", _clocks(sm_clocks, quick), baseline.decode.power.sm_clock),
+        _numbers("decode.engine.max_num_seqs", _sequences(concurrency, quick), engine.max_num_seqs),
+        _optional("decode.engine.threads", _threads(cores, quick), engine.threads),
         _numbers(
             "decode.engine.max_num_batched_tokens",
             (128, 512, 2048) if quick else (64, 128, 256, 512, 1024, 2048, 4096),

@@ -55,7 +55,8 @@ class StudyRunner:
         with Lease(
             self._store, self._clock, study.id, self._owner, ttl=self._ttl, on_wait=job.waiting_for_lease
         ) as lease:
-            return job.run(lease)
+            job.run(lease)
+        return self._store.study(study.id)
 
 
 class _Job:
@@ -80,10 +81,10 @@ class _Job:
     def waiting_for_lease(self, seconds: Seconds) -> None:
         self._reporter.say(f"waiting {seconds:.0f} s for the lease of an earlier run to end", "waiting")
 
-    def run(self, lease: Lease) -> StudyRecord:
+    def run(self, lease: Lease) -> None:
         study = self._store.study(self._id)
         if study.state in (StudyState.SUCCEEDED, StudyState.CANCELLED):
-            return study
+            return
         trials = self._runner(study, lease)
         if study.state is StudyState.NO_FEASIBLE:
             raise NoFeasibleError(explain_infeasible(trials.all()))
@@ -97,7 +98,6 @@ class _Job:
         except BaseException as stop:  # an interrupt: the study stays as it is, to be resumed
             self._requeue(trials, stop)
             raise
-        return self._store.study(self._id)
 
     def _work(self, study: StudyRecord, trials: TrialRunner) -> None:
         trials.recover()
@@ -118,7 +118,6 @@ class _Job:
                 self._learn(searcher, done)
         while (trial := self._next(searcher, trials)) is not None:
             self._learn(searcher, trials.run(trial))
-        self._reporter.search_is_over()
 
     def _next(self, searcher: Searcher, trials: TrialRunner) -> TrialRecord | None:
         """What to run now: what is queued, the baseline, then what the search asks while the budget lasts."""
@@ -151,6 +150,7 @@ class _Job:
 
     def _verify(self, trials: TrialRunner) -> None:
         self._store.set_state(self._id, StudyState.VERIFYING)
+        self._reporter.search_is_over()
         recommendation = Verification(self._spec, self._space.baseline_params, self._objective, trials).recommend()
         if recommendation is None:
             self._store.set_state(self._id, StudyState.NO_FEASIBLE)

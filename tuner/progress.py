@@ -55,6 +55,7 @@ class Reporter:
     def search_is_over(self) -> None:
         """No further search trials: the total shrinks to what was run."""
         self._search_runs = self._searched
+        self.say(f"{self._searched} configurations measured")
 
     def say(self, message: str, stage: str = "") -> None:
         self._emit(stage, 0.0, message)
