@@ -67,17 +67,24 @@ def run_trial(job: TrialJob, build: BuildRig, progress: ProgressSink, clock: Clo
 
 
 async def measure(rig: TrialRig, job: TrialJob, progress: ProgressSink, clock: Clock) -> RunResult:
-    """Probe the engine, warm it up under load, measure the window, stop the load, report."""
+    """Probe the engine, warm it up under load, measure the window, stop the load, report.
+
+    The warm-up lasts until a request has ended, if that takes longer than planned: a slow engine's window must not
+    lie in the first prompts of its lanes. An abort takes a step of the engine, however long that is, so the only
+    bound on the stop is that of the whole trial.
+    """
     await _probe(rig.client)
     load = ClosedLoopLoad(rig.client, job.workload)
     running = asyncio.create_task(load.run())
     try:
         await _pass_time("warming", job.plan.warmup, running, progress)
+        while not load.records:
+            await _pass_time("warming", _TICK, running, lambda more: None)
         start = clock.now()
         await _pass_time("measuring", job.plan.window, running, progress)
         window = Window(start, clock.now())
         await asyncio.wait([running], timeout=_BRACKET)
-        await load.stop()
+        await load.stop(patience=job.plan.timeout)
         await running
     finally:
         running.cancel()

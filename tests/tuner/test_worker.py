@@ -59,6 +59,7 @@ class QuickClient:
 
     def __init__(self, steps: list[StepRecord], judge: Callable[[int], EnergyoptError | None]) -> None:
         self.tokens_asked: list[int] = []
+        self.delay = 0.01
         self._steps, self._judge = steps, judge
 
     async def ask(self, messages: Sequence[Message], *, output_tokens: int, request_id: str, session: str) -> Answer:
@@ -67,7 +68,7 @@ class QuickClient:
         if isinstance(error, EngineDeadError):
             raise error
         start = CLOCK.now()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(self.delay if output_tokens > 1 else 0.01)
         end = CLOCK.now()
         self._steps.append(
             StepRecord(start, end, ("fake-0",), (StepShare(request_id, Phase.PREFILL, 6, 4, {"device": 4}),))
@@ -139,6 +140,16 @@ def test_a_trial_is_probed_warmed_up_measured_and_closed() -> None:
     assert seen[-1] == Progress("done", 1.0)
     measuring = [p.fraction for p in seen if p.stage == "measuring"]
     assert measuring == sorted(measuring)
+
+
+def test_the_window_of_a_slow_engine_waits_for_its_first_answer() -> None:
+    rig = Rig()
+    rig.client.delay = 0.8
+    result = run_trial(job(warmup=0.1, window=1.0), rig.build, ignore)
+    (window,) = rig.meter.windows
+    first = rig.steps[1]  # the one before it is the probe's
+    assert window[0] >= first.end
+    assert result.requests == 2  # both lanes' second answers
 
 
 def test_an_engine_that_does_not_answer_did_not_start() -> None:
