@@ -1,0 +1,147 @@
+"""Block sizes, warps and stages as pure functions of architecture and shape.
+
+Each constant names the evidence behind it. Evidence marked *compiled* is what the offline compiler reports (registers,
+spills, shared memory; ``tests/kernels/budget.json`` holds the numbers); no constant here rests on a timing yet, and
+``tests/bench/kernels.py`` is the script that would give one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .platform import Arch
+
+MIN_DOT = 16
+"""The least extent of a matrix product's tile that every target's matrix unit takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A tile of ``rows`` whole rows, ``columns`` wide (a power of two), by ``warps`` warps."""
+
+    rows: int
+    columns: int
+    warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """``queries`` rows of queries against ``keys`` keys at a time."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """An output tile ``m`` x ``n``, reduced ``k`` at a time."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+def power_of_two(value: int) -> int:
+    """The smallest power of two that is at least ``value`` (and at least 1)."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def ceil_div(value: int, by: int) -> int:
+    return -(-value // by)
+
+
+def elementwise(arch: Arch, width: int, rows: int) -> Rows:
+    """For kernels that read each row once: norms, rope, swiglu, merges.
+
+    A program takes about 4096 elements: with 4 to 8 warps of 16-byte loads each thread holds 16 to 32 of them, which
+    leaves registers to spare (*compiled*: under 64 on sm_90 and gfx942). Wider rows take more warps, not more programs,
+    since a row's sum must stay in one program.
+    """
+    columns = power_of_two(width)
+    height = max(1, min(4096 // columns, power_of_two(ceil_div(rows, arch.multiprocessors))))
+    threads = max(1, columns * height // 16)
+    return Rows(height, columns, min(16, max(1, power_of_two(threads) // arch.warp)) if arch.warp > 1 else 1)
+
+
+def decode_attention(arch: Arch, group: int, head_dim: int, itemsize: int) -> Attention:
+    """One query token per request; the ``group`` query heads that share a key head are the rows.
+
+    Decode reads each key once, so a tile only has to be deep enough to keep loads in flight. Its two stages of keys and
+    values must fit beside the probabilities (*compiled*: 64 keys of head_dim 128 take 66 KiB in two stages in 16 bits;
+    AMD keeps one stage, since 64 KiB of LDS hold no two).
+    """
+    queries = max(MIN_DOT, power_of_two(group))
+    padded = power_of_two(head_dim)
+    keys = 64
+    while keys > 16 and 4 * keys * padded * itemsize > arch.shared_bytes // 2:
+        keys //= 2
+    return Attention(queries, keys, 4 if padded <= 256 else 8, 1 if arch.is_amd else 2)
+
+
+def latent_attention(arch: Arch, heads: int, latent: int, itemsize: int) -> Attention:
+    """MLA decode: every head reads the same keys, so a tile takes as many heads as the registers hold.
+
+    The accumulator is heads x latent in float32: 32 x 512 over 8 warps of 32 is 64 registers a thread (*compiled*: no
+    spills on sm_90 and gfx942).
+    """
+    queries = min(32, max(MIN_DOT, power_of_two(heads)))
+    keys = 32
+    while keys > 16 and keys * power_of_two(latent) * itemsize * (1 if arch.is_amd else 2) > arch.shared_bytes // 2:
+        keys //= 2
+    return Attention(queries, keys, 8, 1 if arch.is_amd else 2)
+
+
+def prefill_attention(arch: Arch, head_dim: int, itemsize: int) -> Attention:
+    """Many query tokens per request.
+
+    The accumulator (queries x head_dim in float32) lives in registers: 128 x 128 over 8 warps is 64 a thread. Larger
+    heads halve the queries, smaller tiles of keys keep shared memory within the architecture (*compiled*: no spills).
+    """
+    padded = power_of_two(head_dim)
+    queries = 128 if padded <= 128 else 64
+    if itemsize > 2:
+        queries //= 2
+    stages = 1 if arch.is_amd else 2
+    keys = 64 if padded <= 128 else 32
+    while keys > 16 and (queries + 2 * stages * keys) * padded * itemsize > arch.shared_bytes * 3 // 4:
+        keys //= 2
+    return Attention(queries, keys, 8 if queries * padded >= 128 * 64 else 4, stages)
+
+
+def splits(programs: int, tokens: int, keys: int, multiprocessors: int) -> int:
+    """Into how many parts to cut each request's keys, so that ``programs`` requests x heads fill the device.
+
+    Two programs for each multiprocessor hide each other's latency; a part shorter than four tiles of ``keys`` costs more
+    in merging than it saves, and 64 parts bound the size of the merge.
+    """
+    wanted = ceil_div(2 * multiprocessors, max(1, programs))
+    useful = max(1, tokens // (4 * keys))
+    return max(1, min(wanted, useful, 64))
+
+
+def gemm(arch: Arch, rows: int, itemsize: int) -> Gemm:
+    """Tiles of a matrix product whose weights are read once: few rows take the narrowest tile that a matrix unit allows.
+
+    *compiled*: 128 x 128 x 64 in 16 bits over 8 warps takes 64 KiB of shared memory in two stages, so AMD's 64 KiB get
+    one stage; 32-bit inputs halve every extent.
+    """
+    m = min(128, max(MIN_DOT, power_of_two(rows)))
+    n = 128 if m >= 64 else 64
+    k = 64
+    if itemsize > 2:
+        m, n, k = min(m, 64), 64, 32
+    stages = 1 if arch.is_amd and arch.shared_bytes <= 64 * 1024 else (2 if arch.is_amd else 3)
+    return Gemm(m, n, k, 8 if m * n >= 128 * 64 else 4, stages)
+
+
+def copies_per_launch(arch: Arch) -> int:
+    """How many block copies one launch may carry.
+
+    ROCm's host-memory copies stall the queue behind them when a launch is long, so those are cut into pieces that
+    other work can slip between; CUDA's grid limit is far away.
+    """
+    return 1024 if arch.is_amd else 1 << 20
