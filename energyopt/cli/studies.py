@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from energyopt.compose.study import open_session, run_study, study_summary
+from energyopt.compose.study import objective_unit, open_session, run_study, study_summary
 from energyopt.core.errors import NoFeasibleError
 
 from .output import message_console, print_json, result_console
@@ -61,7 +61,7 @@ def resume(study: StudyId = "latest", db: Db = None, out: Path | None = None, as
     session = open_session(db, out)
     study_id = session.store.study(study).id
     outcome: NoFeasibleError | None = None
-    with StudyBar(message_console()) as bar:
+    with StudyBar(message_console(), objective_unit(session, study_id)) as bar:
         try:
             run_study(session, study_id, bar.update)
         except NoFeasibleError as error:

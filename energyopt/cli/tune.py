@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from energyopt.compose.study import PlannedStudy, TuneRequest, create_study, open_session, plan_study, run_study
+from energyopt.compose.study import (
+    PlannedStudy,
+    TuneRequest,
+    create_study,
+    objective_unit,
+    open_session,
+    plan_study,
+    run_study,
+)
 from energyopt.core.config import parse_config
 from energyopt.core.errors import NoFeasibleError
 from energyopt.core.units import format_si, parse_seconds
@@ -73,7 +81,7 @@ def tune(
     session = open_session(db, out)
     study_id = create_study(session, planned)
     outcome: NoFeasibleError | None = None
-    with StudyBar(console) as bar:
+    with StudyBar(console, objective_unit(session, study_id)) as bar:
         try:
             run_study(session, study_id, bar.update)
         except NoFeasibleError as error:

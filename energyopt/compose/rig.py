@@ -1,0 +1,97 @@
+"""Builds a running engine with its meter: for the process of one trial, and for the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from energyopt.core.clock import Clock, MonotonicClock
+from energyopt.core.config import EngineConfig
+from energyopt.core.errors import ModelFormatError
+from energyopt.core.records import RequestRecord, StepRecord
+from engine.front import EngineFront
+from engine.models import LoadedModel, load_model
+from engine.runner import TorchRunner
+from telemetry.meter import Meter
+from tuner.evaluators.client import EngineClient
+from tuner.load import Message
+from tuner.worker import TrialRig
+
+from .meters import find_meter
+
+OnStep = Callable[[StepRecord], None]
+OnRequest = Callable[[RequestRecord], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEngine:
+    """An engine that serves and a meter that samples. ``close`` ends both; idempotent."""
+
+    loaded: LoadedModel
+    front: EngineFront
+    meter: Meter
+
+    def close(self) -> None:
+        self.front.close()
+        self.meter.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """A model on its device and the meter of that device, before the first request."""
+
+    config: EngineConfig
+    loaded: LoadedModel
+    runner: TorchRunner
+    meter: Meter
+    clock: Clock
+
+    def start(self, on_step: OnStep, on_request: OnRequest) -> RunningEngine:
+        """Begin to sample and to serve; every step goes to the meter's ledger, then to ``on_step``."""
+        self.meter.start()
+
+        def record(step: StepRecord) -> None:
+            self.meter.record(step)
+            on_step(step)
+
+        front = EngineFront(
+            self.config,
+            self.runner,
+            self.loaded.tokenizer,
+            max_model_len=self.loaded.max_model_len,
+            clock=self.clock,
+            on_step=record,
+            on_request=on_request,
+        )
+        return RunningEngine(self.loaded, front, self.meter)
+
+
+def load_engine(config: EngineConfig, meter_kind: str) -> LoadedEngine:
+    """Load the model and find the meter of its devices.
+
+    Raises ModelError, ConfigError, OutOfMemoryError, SensorUnavailableError.
+    """
+    clock = MonotonicClock()
+    loaded = load_model(config)
+    runner = TorchRunner(loaded, config, clock)
+    found = find_meter(meter_kind, runner.devices, clock)
+    return LoadedEngine(config, loaded, runner, Meter(found.sources, clock, found.reasons), clock)
+
+
+def build_rig(config: EngineConfig, meter_kind: str) -> TrialRig:
+    """The rig of one trial. Raises what ``start_engine`` raises; ModelFormatError for a model without a template."""
+    ready = load_engine(config, meter_kind)
+    chat, tokenizer = ready.loaded.chat, ready.loaded.tokenizer
+    if chat is None:
+        raise ModelFormatError(f"The model {config.model} has no chat template, and the workload is a chat.")
+    steps: list[StepRecord] = []
+    engine = ready.start(steps.append, ignore_request)
+
+    def render(messages: Sequence[Message]) -> list[int]:
+        return tokenizer.encode(chat.render(messages))
+
+    return TrialRig(EngineClient(engine.front, render, ready.clock), engine.meter, steps, engine.close)
+
+
+def ignore_request(record: RequestRecord) -> None:
+    """A trial takes its request records from the load generator, which also sees what was refused."""

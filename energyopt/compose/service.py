@@ -1,0 +1,98 @@
+"""Builds the HTTP service: socket, engine, meter, metrics, application, under power limits that are put back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from api.app import create_app
+from api.serve import bind, serve
+from api.services import Services
+from energyopt import __version__
+from energyopt.core.config import Config, EngineConfig, PowerConfig
+from energyopt.core.errors import ModelFormatError
+from energyopt.core.records import StepRecord
+from energyopt.core.units import format_si
+from telemetry.exporter import Exporter
+
+from .meters import device_identities, power_controller
+from .rig import RunningEngine, load_engine
+
+Notify = Callable[[str], None]
+
+
+class ServeRequest(Config):
+    """What ``energyopt serve`` was asked."""
+
+    engine: EngineConfig
+    power: PowerConfig = PowerConfig()
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    meter: str = "auto"
+
+
+def run_service(request: ServeRequest, notify: Notify) -> None:
+    """Serve until SIGINT or SIGTERM. The port is taken before the model is loaded, the limits before either runs.
+
+    Raises ConfigError (port in use, absent device), ModelError, ControlError, SensorUnavailableError.
+    """
+    with bind(request.host, request.port) as listener:
+        devices = device_identities(request.engine.device)
+        with power_controller(devices).applied(request.power):
+            notify(f"loading {request.engine.model} ...")
+            service = _Service(request)
+            try:
+                host, port = listener.getsockname()[:2]
+                for line in service.description():
+                    notify(line)
+                serve(
+                    create_app(service.bundle()),
+                    listener,
+                    abort=service.engine.front.close,
+                    on_ready=lambda: notify(f"serving on http://{host}:{port}/v1 (stop with Ctrl-C)"),
+                )
+            finally:
+                service.engine.close()
+
+
+class _Service:
+    """The running engine with its metrics page."""
+
+    def __init__(self, request: ServeRequest) -> None:
+        ready = load_engine(request.engine, request.meter)
+        self._request = request
+        self._exporter = Exporter(ready.meter, ready.loaded.name, lambda: self.engine.front.stats())
+        self.engine: RunningEngine = ready.start(_ignore_step, self._exporter.serving.observe_request)
+
+    def bundle(self) -> Services:
+        """What the application is handed. Raises ModelFormatError for a model without a chat template."""
+        loaded, meter = self.engine.loaded, self.engine.meter
+        if loaded.chat is None:
+            raise ModelFormatError(f"The model {loaded.name} has no chat template.")
+        return Services(
+            engine=self.engine.front,
+            tokenizer=loaded.tokenizer,
+            chat=loaded.chat,
+            metrics=self._exporter,
+            model_names=tuple(dict.fromkeys((loaded.name, self._request.engine.model))),
+            version=__version__,
+            energy=meter if meter.channels else None,
+            api_key=self._request.api_key,
+            created=int(time.time()),
+        )
+
+    def description(self) -> list[str]:
+        """The effective settings, for the log."""
+        loaded, cache = self.engine.loaded, self.engine.front.cache
+        pool = format_si(cache.num_blocks * cache.bytes_per_block, "B")
+        lines = [
+            f"model {loaded.name} from {loaded.path}, {str(loaded.dtype).removeprefix('torch.')} on {loaded.device}, "
+            f"context {loaded.max_model_len}",
+            f"KV pool {cache.num_blocks} blocks of {cache.block_tokens} tokens ({pool})",
+        ]
+        return lines + [f"energy: {reason}" for reason in self.engine.meter.reasons]
+
+
+def _ignore_step(step: StepRecord) -> None:
+    """The meter's ledger takes the steps; nobody else needs them here."""

@@ -1,0 +1,247 @@
+"""Builds studies: from a request to a specification, and from a stored specification to a run and its artifacts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from energyopt import __version__
+from energyopt.core.clock import MonotonicClock
+from energyopt.core.config import Config, Deployment, DeviceKind, DType, EngineConfig, PoolConfig
+from energyopt.core.errors import ConfigError, StoreError
+from energyopt.core.slo import Slo
+from energyopt.core.study import Artifact, Budget, MeasurePlan, StudyRecord, StudySpec, StudyState
+from energyopt.core.units import Seconds
+from energyopt.store.database import default_url, open_store
+from energyopt.store.repository import SqlStudyStore
+from engine.models import resolve_model
+from tuner.defaults import host_space
+from tuner.evaluators.embedded import EmbeddedEvaluator
+from tuner.export.command import serve_command
+from tuner.export.manifest import manifest_json
+from tuner.export.picture import pareto_png
+from tuner.export.report import report_html
+from tuner.loop import StudyRunner
+from tuner.progress import StudyProgressSink
+from tuner.space import SearchSpace
+from tuner.summary import StudySummary, summarize_study
+from tuner.workload.chat import chat_workload
+
+from .machine import describe_machine, usable_cores
+from .meters import device_identities, find_meter, power_controller, power_range
+
+MeterKind = Literal["auto", "nvml", "rapl", "estimated", "none"]
+
+TRIAL_COMMAND = (sys.executable, "-P", "-c", "import sys; from energyopt.cli.trial import main; sys.exit(main())")
+"""The trial worker, found through this interpreter: no PATH, no current directory."""
+
+LAUNCH_SECONDS = 8.0
+"""Start of one trial's process until it takes load: import of torch 2 s, a model of 135M from GGUF 2-4 s (2 cores)."""
+
+DEFAULT_SLOS = ("ttft:p90<2s", "itl:p99<500ms")
+
+
+class TuneRequest(Config):
+    """What ``energyopt tune`` was asked. None takes the default of the mode (quick or full)."""
+
+    model: str
+    slos: tuple[str, ...] = ()
+    quick: bool = False
+    trials: int | None = None
+    time_limit: Seconds | None = None
+    window: Seconds | None = None
+    pairs: int | None = None
+    concurrency: int = 8
+    seed: int = 0
+    sampler: Literal["auto", "gp", "tpe", "random"] = "auto"
+    meter: MeterKind = "auto"
+    device: DeviceKind = "auto"
+    dtype: DType = "auto"
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStudy:
+    """A study before it is stored: its spec, the size of its space, and what it will cost in time."""
+
+    spec: StudySpec
+    machine: Mapping[str, str]
+    valid_points: int
+    removed: Mapping[str, int]
+    expected_seconds: Seconds
+    meter_notes: tuple[str, ...]
+
+    def document(self) -> dict[str, object]:
+        """The plan as one JSON-ready document; the generated sessions are left out for their length."""
+        return {
+            "spec": self.spec.model_dump(mode="json", exclude={"workload", "verify_workload"}),
+            "machine": dict(self.machine),
+            "valid_points": self.valid_points,
+            "removed": dict(self.removed),
+            "expected_seconds": self.expected_seconds,
+            "energy": list(self.meter_notes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An open database and the folder under which each study keeps its artifacts."""
+
+    store: SqlStudyStore
+    url: str
+    artifacts: Path
+
+
+def plan_study(request: TuneRequest) -> PlannedStudy:
+    """The study that answers ``request`` on this machine. Reads sensors' presence and the model's header, no more.
+
+    Raises ConfigError, SloError, ModelError.
+    """
+    slos = tuple(str(Slo.parse(text)) for text in request.slos or DEFAULT_SLOS)
+    resolve_model(request.model)
+    devices = device_identities(request.device)
+    meter = find_meter(request.meter, devices)
+    baseline = Deployment(decode=PoolConfig(engine=_baseline_engine(request)))
+    space = host_space(
+        baseline,
+        usable_cores(),
+        concurrency=request.concurrency,
+        power=power_range(devices),
+        quick=request.quick,
+    )
+    budget, plan = _budget(request)
+    spec = StudySpec(
+        name=f"tune {request.model}",
+        baseline=baseline,
+        space=space,
+        workload=chat_workload(seed=2 * request.seed, concurrency=request.concurrency),
+        verify_workload=chat_workload(seed=2 * request.seed + 1, concurrency=request.concurrency),
+        slos=slos,
+        budget=budget,
+        plan=plan,
+        seed=request.seed,
+        sampler=request.sampler,
+        maximize="tokens_per_joule" if meter.sources else "output_rate",
+    )
+    points = SearchSpace(space, baseline).plan
+    run = LAUNCH_SECONDS + plan.warmup + plan.window
+    searched = min(budget.trials, len(points.points)) * run
+    expected = min(searched, budget.seconds or searched) + 2 * budget.verify_pairs * run
+    machine = describe_machine() | {"energy": "; ".join(meter.reasons), "meter": request.meter}
+    return PlannedStudy(spec, machine, len(points.points), points.removed, Seconds(expected), meter.reasons)
+
+
+def _baseline_engine(request: TuneRequest) -> EngineConfig:
+    return EngineConfig(
+        model=request.model, device=request.device, dtype=request.dtype, max_model_len=request.max_model_len
+    )
+
+
+def _budget(request: TuneRequest) -> tuple[Budget, MeasurePlan]:
+    """Trials, pairs and windows of the mode, within the time limit if there is one."""
+    trials = request.trials or (8 if request.quick else 24)
+    pairs = request.pairs if request.pairs is not None else (2 if request.quick else 4)
+    window = request.window or Seconds(10.0 if request.quick else 30.0)
+    plan = MeasurePlan(warmup=Seconds(2.0 if request.quick else 5.0), window=window, timeout=Seconds(window + 240.0))
+    limit = request.time_limit or (Seconds(285.0) if request.quick else None)
+    if limit is None:
+        return Budget(trials=trials, verify_pairs=pairs), plan
+    verification = 2 * pairs * (LAUNCH_SECONDS + plan.warmup + plan.window)
+    if limit <= verification:
+        raise ConfigError(
+            f"A time limit of {limit:g} s is too short: the verification alone takes {verification:.0f} s."
+        )
+    return Budget(trials=trials, seconds=Seconds(limit - verification), verify_pairs=pairs), plan
+
+
+def open_session(url: str | None, out: Path | None) -> Session:
+    """Open the database (the user's own by default). Raises StoreError if it cannot be written."""
+    address = url or default_url(os.environ)
+    store = open_store(address)
+    root = out or Path(default_url(os.environ).removeprefix("sqlite:///")).parent / "studies"
+    return Session(store, address, root)
+
+
+def create_study(session: Session, planned: PlannedStudy) -> str:
+    """Store a planned study; it runs with ``run_study``."""
+    return session.store.create_study(planned.spec, planned.machine).id
+
+
+def run_study(session: Session, study_id: str, on_progress: StudyProgressSink) -> StudyRecord:
+    """Run or resume a study to its end and write its artifacts, also when nothing is feasible.
+
+    Raises NoFeasibleError and whatever stopped it.
+    """
+    study = session.store.study(study_id)
+    devices = device_identities(study.spec.baseline.decode.engine.device)
+    evaluator = EmbeddedEvaluator(
+        TRIAL_COMMAND, log_dir=_folder(session, study_id) / "logs", meter=study.machine.get("meter", "auto")
+    )
+    runner = StudyRunner(session.store, evaluator, power_controller(devices), MonotonicClock(), _owner(), on_progress)
+    try:
+        return runner.run(study_id)
+    finally:
+        if session.store.study(study_id).state in (StudyState.SUCCEEDED, StudyState.NO_FEASIBLE):
+            _write_artifacts(session, study_id)
+
+
+def study_summary(session: Session, study_id: str) -> StudySummary:
+    """The study as every screen shows it."""
+    return summarize_study(session.store.study(study_id), session.store.trials(study_id))
+
+
+def objective_unit(session: Session, study_id: str) -> str:
+    """The unit of what the study maximises, for progress and plots."""
+    return "tokens/J" if session.store.study(study_id).spec.maximize == "tokens_per_joule" else "tok/s"
+
+
+def launch_command(session: Session, study_id: str) -> str | None:
+    """The shell command that serves the recommended configuration; None without a recommendation."""
+    study = session.store.study(study_id)
+    if study.recommendation is None:
+        return None
+    number = study.recommendation.trial
+    trial = next(trial for trial in session.store.trials(study_id) if trial.number == number)
+    return serve_command(trial.deployment, tuned=study.spec.space).shell
+
+
+def _write_artifacts(session: Session, study_id: str) -> None:
+    summary = study_summary(session, study_id)
+    command = launch_command(session, study_id) or ""
+    trials = session.store.trials(study_id)
+    pages = {
+        "report.html": ("text/html", report_html(summary, command=command, version=__version__).encode()),
+        "pareto.png": ("image/png", pareto_png(summary)),
+        "manifest.json": ("application/json", manifest_json(summary.study, trials, version=__version__).encode()),
+    }
+    folder = _folder(session, study_id)
+    for name, (media_type, content) in pages.items():
+        session.store.add_artifact(study_id, write_artifact(folder, name, media_type, content))
+
+
+def write_artifact(folder: Path, name: str, media_type: str, content: bytes) -> Artifact:
+    """Write a file whole or not at all (a temporary name, then a rename). Raises StoreError."""
+    path, part = folder / name, folder / f".{name}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        raise StoreError(f"The artifact {path} cannot be written: {error.strerror}.") from error
+    digest = hashlib.sha256(content).hexdigest()
+    return Artifact(name=name, path=str(path), media_type=media_type, sha256=digest, bytes=len(content))
+
+
+def _folder(session: Session, study_id: str) -> Path:
+    return session.artifacts / study_id
+
+
+def _owner() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
