@@ -1,0 +1,160 @@
+"""A launch command starts exactly the deployment it is for, in our CLI and, as far as it can, in vLLM."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energyopt.core.clock import FakeClock
+from energyopt.core.config import Deployment, EngineConfig, PoolConfig
+from energyopt.core.errors import ConfigError, NoFeasibleError
+from energyopt.core.study import StudyState
+from energyopt.core.units import parse_hertz, parse_watts
+from energyopt.store.memory import MemoryStudyStore
+from tuner.export.command import serve_command, vllm_command
+from tuner.export.flags import FLAGS, WITHOUT_FLAG
+from tuner.export.manifest import manifest_json
+from tuner.fake import FakeEvaluator
+from tuner.fake_study import FakePowerController, toy_space, toy_spec
+from tuner.loop import StudyRunner
+from tuner.space import knob_paths
+
+
+def deploy(power: dict[str, Any] | None = None, **engine: Any) -> Deployment:
+    fields = {"model": "toy"} | engine
+    return Deployment.model_validate({"decode": {"engine": fields, "power": power or {}}})
+
+
+def test_the_default_deployment_needs_no_flags() -> None:
+    assert serve_command(deploy()).argv == ("energyopt", "serve", "toy")
+
+
+def test_flags_that_differ_are_written_and_tuned_ones_always() -> None:
+    command = serve_command(deploy(max_num_seqs=16, kv={"prefix_caching": False}), tuned=toy_space())
+    assert command.argv == (
+        *("energyopt", "serve", "toy"),
+        *("--max-num-seqs", "16", "--max-num-batched-tokens", "2048", "--block-size", "16"),
+        "--no-enable-prefix-caching",
+    )
+    assert command.dropped == ()
+
+
+def test_power_is_written_with_units_that_read_back_exactly() -> None:
+    argv = serve_command(deploy(power={"cap": 382.5, "sm_clock": 1.755e9})).argv
+    assert argv[3:] == ("--power-cap", "382.5W", "--sm-clock", "1755MHz")
+    assert (parse_watts(argv[4]), parse_hertz(argv[6])) == (382.5, 1.755e9)
+
+
+def test_vllm_gets_its_own_names_and_hears_what_it_lacks() -> None:
+    command = vllm_command(deploy(threads=4, power={"cap": 300.0}, layout={"tp": 2}, kv={"memory_bytes": 2**30}))
+    assert command.argv[:3] == ("vllm", "serve", "toy")
+    words = " ".join(command.argv)
+    assert "--tensor-parallel-size 2" in words
+    assert "--kv-cache-memory-bytes 1073741824" in words
+    assert "--max-num-seqs 64 --max-num-batched-tokens 2048 --block-size 16 --enable-prefix-caching" in words
+    assert "power" not in words
+    assert "threads" not in words
+    assert [note.split(" has")[0] for note in command.dropped] == ["--threads 4", "--power-cap 300W"]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "message"),
+    [
+        (deploy(layout={"tp": 2}), r"engine\.layout\.tp = 2"),
+        (deploy(kv={"tiers": [{"kind": "host", "bytes_per_host": 5}]}), r"engine\.kv\.tiers"),
+        (Deployment(decode=PoolConfig(engine=EngineConfig(model="toy"), replicas=2)), "replicas = 2"),
+        (
+            Deployment(decode=(pool := PoolConfig(engine=EngineConfig(model="toy"))), prefill=pool),
+            "more than one command",
+        ),
+    ],
+)
+def test_what_no_single_command_starts_is_refused(deployment: Deployment, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        serve_command(deployment)
+
+
+def test_hostile_names_are_quoted_and_no_option() -> None:
+    for model in ("a b; rm -rf ~", "$(id)", "--power-cap"):
+        command = serve_command(deploy(model=model, served_model_name="x'y", seed=3))
+        assert shlex.split(command.shell) == list(command.argv)
+        assert model in command.argv
+    assert serve_command(deploy(model="--power-cap")).argv[-2:] == ("--", "--power-cap")
+
+
+def test_every_field_of_a_pool_has_a_flag_or_is_known_to_have_none() -> None:
+    fields = {path.removeprefix("decode.") for path in knob_paths() if path.startswith("decode.")}
+    assert fields - {"engine.model"} == {flag.path for flag in FLAGS} | set(WITHOUT_FLAG) - {"engine.kv.tiers"}
+
+
+def parse(argv: tuple[str, ...]) -> dict[str, str | bool]:
+    """Flags back to a mapping, as a plain parser reads them."""
+    found: dict[str, str | bool] = {}
+    words = list(argv[3:])
+    while words:
+        name = words.pop(0).removeprefix("--")
+        if "enable-" in name:
+            found[name.removeprefix("no-")] = not name.startswith("no-")
+        else:
+            found[name] = words.pop(0)
+    return found
+
+
+@given(
+    seqs=st.integers(1, 512), tokens=st.integers(512, 9000), block=st.integers(1, 1024),
+    prefix=st.booleans(), threads=st.none() | st.integers(1, 99),
+)  # fmt: skip
+def test_a_command_carries_every_setting(seqs: int, tokens: int, block: int, prefix: bool, threads: int | None) -> None:
+    kv = {"block_tokens": block, "prefix_caching": prefix}
+    deployment = deploy(max_num_seqs=seqs, max_num_batched_tokens=tokens, threads=threads, kv=kv)
+    found = parse(serve_command(deployment).argv)
+    defaults = {"max-num-seqs": "64", "max-num-batched-tokens": "2048", "block-size": "16"}
+    seen = {**defaults, "enable-prefix-caching": True, **found}
+    expected = {
+        "max-num-seqs": str(seqs),
+        "max-num-batched-tokens": str(tokens),
+        "block-size": str(block),
+        "enable-prefix-caching": prefix,
+    }
+    assert seen == (expected if threads is None else expected | {"threads": str(threads)})
+
+
+def study(spec_changes: dict[str, Any] | None = None) -> tuple[MemoryStudyStore, str]:
+    clock = FakeClock()
+    store = MemoryStudyStore(clock)
+    study_id = store.create_study(toy_spec(trials=5, pairs=2, **(spec_changes or {})), {"cpu": "toy"}).id
+    try:
+        StudyRunner(store, FakeEvaluator(clock), FakePowerController(), clock, "me").run(study_id)
+    except NoFeasibleError:
+        assert store.study(study_id).state is StudyState.NO_FEASIBLE
+    return store, study_id
+
+
+def test_the_manifest_holds_the_deployment_its_command_and_the_evidence() -> None:
+    store, study_id = study()
+    record, trials = store.study(study_id), store.trials(study_id)
+    document = json.loads(manifest_json(record, trials, version="1.2.3"))
+    assert record.recommendation is not None
+    winner = trials[record.recommendation.trial]
+    assert Deployment.model_validate(document["deployment"]) == winner.deployment
+    assert document["commands"]["energyopt"]["argv"][:2] == ["energyopt", "serve"]
+    assert document["commands"]["vllm"]["argv"][:2] == ["vllm", "serve"]
+    assert document["energyopt"] == "1.2.3"
+    numbers = [entry["number"] for entry in document["evidence"]]
+    assert set(numbers) == {0, winner.number} | {t.number for t in trials if t.origin.verifies}
+    assert document["evidence"][0]["result"]["energy"]["sources"] == ["simulated"]
+    assert document["question"]["space_digest"] == record.spec.space.digest()
+
+
+def test_the_manifest_of_a_study_without_a_winner_promises_none() -> None:
+    store, study_id = study({"slos": ("itl:p99<1us",)})
+    document = json.loads(manifest_json(store.study(study_id), store.trials(study_id), version="1"))
+    assert document["recommendation"] is None
+    assert document["deployment"] is None
+    assert document["commands"] is None
+    assert len(document["evidence"]) == 1
