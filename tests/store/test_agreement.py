@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from pydantic import BaseModel
 
 from energyopt.core.clock import FakeClock
@@ -44,8 +45,8 @@ from energyopt.store.database import open_store
 from energyopt.store.memory import MemoryStudyStore
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
-POSITIVE = st.floats(min_value=0, exclude_min=True, allow_nan=False)
-AMOUNTS = st.floats(min_value=0, allow_nan=False)
+POSITIVE = st.floats(1e-9, 1e9)
+AMOUNTS = st.floats(0, 1e12) | st.just(math.inf)
 TEXT = st.text(st.characters(codec=None, exclude_categories=()), max_size=8)
 GOOD_TEXT = st.text(max_size=8)
 COUNTS = st.integers(0, 10**6)
@@ -148,6 +149,7 @@ class Twins(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "sql"):
+            self.everything_is_alike()
             self.sql.close()
             shutil.rmtree(self.folder)
 
@@ -219,10 +221,8 @@ class Twins(RuleBasedStateMachine):
     def add_artifact(self, study: int, artifact: Artifact) -> None:
         self.same(study, lambda store, name: store.add_artifact(name, artifact))
 
-    @invariant()
+    @rule()
     def everything_is_alike(self) -> None:
-        if not hasattr(self, "ids"):
-            return
         newest = [study.id for study in self.memory.studies()], [study.id for study in self.sql.studies()]
         assert list(zip(*newest, strict=True)) == self.ids[::-1][:50]
         for study in range(len(self.ids)):
