@@ -90,7 +90,7 @@ class Line(Result):
         return self
 
     def encode(self) -> bytes:
-        return self.model_dump_json(exclude_none=True).encode() + b"\n"
+        return self.model_dump_json().encode() + b"\n"
 
     @classmethod
     def parse(cls, line: bytes) -> Line | None:
