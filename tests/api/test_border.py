@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from api.fake import ScriptedEngine
-from api.services import Limits, Services
+from api.services import Limits
 from energyopt.core.errors import ConfigError
+from energyopt.core.units import Bytes
+from engine.batch import CacheShape
 
 SMALL = Limits(max_body_bytes=1000)
 
@@ -98,6 +100,8 @@ def test_a_bundle_that_cannot_serve_is_refused(make_services: Any, changes: dict
         make_services(engine=ScriptedEngine([]), **changes)
 
 
-def test_a_chat_fills_the_pool_where_that_is_smaller_than_the_context(make_services: Any) -> None:
-    services: Services = make_services(engine=ScriptedEngine([], max_model_len=4096))
-    assert services.room == 8 * 16 + 1
+async def test_a_chat_fills_the_pool_where_that_is_smaller_than_the_context(in_process: Any, make_engine: Any) -> None:
+    pool = CacheShape(num_blocks=4, block_tokens=16, bytes_per_block=Bytes(1))
+    async with in_process(engine=make_engine(max_model_len=4096, cache=pool)) as http:
+        reply = await http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "Hi"}]})
+    assert reply.json()["usage"]["total_tokens"] == 4 * 16 + 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -25,6 +25,13 @@ def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> float:
 def slow(serve_it: Any, make_engine: Any) -> Any:
     """A server whose engine takes 20 ms a step: 8 s for a whole answer."""
     return serve_it(engine=make_engine(0.02))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A client may leave: that is no fault of ours."""
+    yield
+    assert [record.getMessage() for record in caplog.get_records("call") if record.levelname == "ERROR"] == []
 
 
 def idle(slow: Any) -> bool:
