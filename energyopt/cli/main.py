@@ -1,4 +1,4 @@
-"""The ``energyopt`` command: its verbs, and the one place where errors become exit codes.
+"""The ``energyopt`` command, and the one place where errors become exit codes.
 
 Exit codes: 0 done, 1 something failed, 2 wrong usage, 3 no feasible configuration, 130 interrupted. No traceback
 reaches a user unless ``--debug`` is given before the verb.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -15,21 +16,23 @@ import typer
 from energyopt import __version__
 from energyopt.core.errors import EnergyoptError
 
-from . import doctor, serve, studies, tune
 from .output import message_console, print_error
+from .verbs import add_verbs
 
-app = typer.Typer(
-    name="energyopt",
-    help="Measure, cap and tune the energy of LLM inference: tokens per joule under a latency SLO.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-app.command("doctor")(doctor.doctor)
-app.command("serve")(serve.serve)
-app.command("tune")(tune.tune)
-app.add_typer(studies.app, name="studies")
+
+def build_app(arguments: Sequence[str]) -> typer.Typer:
+    """The command tree for one command line."""
+    app = typer.Typer(
+        name="energyopt",
+        help="Measure, cap and tune the energy of LLM inference: tokens per joule under a latency SLO.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+    app.callback()(root)
+    add_verbs(app, arguments)
+    return app
 
 
 def _version(value: bool) -> None:
@@ -38,7 +41,6 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
@@ -48,9 +50,10 @@ def root(
 
 def main() -> None:
     """Entry point of the console script."""
-    debug = "--debug" in sys.argv[1:]
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
     try:
-        app()
+        build_app(arguments)()
     except EnergyoptError as error:
         if debug:
             traceback.print_exc()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import plotext
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -12,15 +13,16 @@ from energyopt.core.units import format_si
 from tuner.summary import Row, StudySummary, row_value
 
 DASH = "—"
+SHORT = {"max_num_seqs": "seqs", "max_num_batched_tokens": "batch", "prefix_caching": "cache", "block_tokens": "block"}
 
 
 def result_table(summary: StudySummary) -> Table:
     """Baseline, best and Pareto set; the source of the joules is a column of its own."""
     title = "Result" + (" (joules are estimated, not measured)" if summary.estimated else "")
-    table = Table(title=title, title_justify="left", header_style="bold", expand=False)
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("configuration")
-    for name in ("tokens/J", "J/request", "TTFT p90", "ITL p99", "TPOT p90", "tok/s", "cache hits"):
-        table.add_column(name, justify="right")
+    for name in ("tokens/J", "J/request", "TTFT p90", "ITL p99", "tok/s"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("joules from")
     named = [("baseline", summary.baseline), (_best_name(summary), summary.best)]
     rows = [(name, row) for name, row in named if row is not None]
@@ -31,9 +33,9 @@ def result_table(summary: StudySummary) -> Table:
 
 
 def trials_table(summary: StudySummary) -> Table:
-    """Every trial with its settings and outcome, verification runs included."""
-    table = Table(title="Trials", title_justify="left", header_style="bold")
-    table.add_column("trial", justify="right")
+    """Every trial with its settings and outcome, verification runs included; ``failures`` says why some have none."""
+    table = Table(title="Trials", title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("trial", justify="right", no_wrap=True)
     table.add_column("origin")
     table.add_column("settings", overflow="fold")
     table.add_column("outcome")
@@ -41,8 +43,8 @@ def trials_table(summary: StudySummary) -> Table:
         table.add_column(name, justify="right")
     for row in (*summary.rows, *summary.verification):
         figures = (figure(row.tokens_per_joule), format_si(row.ttft_p90, "s"), format_si(row.itl_p99, "s"))
-        outcome = row.outcome if row.error is None else f"{row.outcome}: {row.error}"
-        table.add_row(str(row.trial), row.origin, settings(row.params), outcome, *figures, figure(row.output_rate))
+        origin = row.origin.replace("verify_", "verify ")
+        table.add_row(str(row.trial), origin, settings(row.params), row.outcome, *figures, figure(row.output_rate))
     return table
 
 
@@ -76,8 +78,19 @@ def plot_pareto(console: Console, summary: StudySummary) -> None:
 
 
 def settings(params: Mapping[str, object]) -> str:
-    """``max_num_seqs=16 threads=2``: the last word of each path is enough for one host."""
-    return " ".join(f"{path.rsplit('.', 1)[-1]}={value}" for path, value in params.items()) or DASH
+    """``seqs=16 threads=2``: short names are enough for one host."""
+    short = {path: path.rsplit(".", 1)[-1] for path in params}
+    return " ".join(f"{SHORT.get(short[path], short[path])}={_word(value)}" for path, value in params.items()) or DASH
+
+
+def failures(summary: StudySummary) -> list[str]:
+    """A line for each trial that failed, with its reason."""
+    return [f"trial {row.trial}: {row.error}" for row in (*summary.rows, *summary.verification) if row.error]
+
+
+def _word(value: object) -> str:
+    words: dict[object, str] = {True: "on", False: "off", None: "default"}
+    return words[value] if isinstance(value, bool) or value is None else str(value)
 
 
 def figure(value: float | None, digits: int = 3) -> str:
@@ -96,7 +109,6 @@ def _best_name(summary: StudySummary) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    hits = DASH if row.hit_rate is None else f"{row.hit_rate * 100:.0f} %"
-    times = (format_si(row.ttft_p90, "s"), format_si(row.itl_p99, "s"), format_si(row.tpot_p90, "s"))
+    times = (format_si(row.ttft_p90, "s"), format_si(row.itl_p99, "s"))
     energy = (figure(row.tokens_per_joule), format_si(row.joules_per_request, "J"))
-    return (*energy, *times, figure(row.output_rate), hits, row.energy_source or "not measured")
+    return (*energy, *times, figure(row.output_rate), row.energy_source or "not measured")

@@ -8,22 +8,13 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from energyopt.compose.study import (
-    PlannedStudy,
-    TuneRequest,
-    create_study,
-    objective_unit,
-    open_session,
-    plan_study,
-    run_study,
-)
+from energyopt.compose.results import open_session
+from energyopt.compose.study import PlannedStudy, TuneRequest, create_study, plan_study
 from energyopt.core.config import parse_config
-from energyopt.core.errors import NoFeasibleError
 from energyopt.core.units import format_si, parse_seconds
 
 from .output import message_console, print_json, result_console
-from .progress import StudyBar
-from .verdict import print_outcome, summary_json
+from .run import run_and_print
 
 
 def tune(
@@ -79,22 +70,7 @@ def tune(
         return
     _show_plan(console, planned)
     session = open_session(db, out)
-    study_id = create_study(session, planned)
-    outcome: NoFeasibleError | None = None
-    with StudyBar(console, objective_unit(session, study_id)) as bar:
-        try:
-            run_study(session, study_id, bar.update)
-        except NoFeasibleError as error:
-            outcome = error
-        except KeyboardInterrupt:
-            console.print(f"Interrupted. Nothing finished is lost: energyopt studies resume {study_id}", markup=False)
-            raise typer.Exit(130) from None
-    if as_json:
-        print_json(summary_json(session, study_id))
-    else:
-        print_outcome(result_console(), session, study_id)
-    if outcome is not None:
-        raise outcome
+    run_and_print(session, create_study(session, planned), as_json=as_json)
 
 
 def _show_plan(console: Console, planned: PlannedStudy) -> None:

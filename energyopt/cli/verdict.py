@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from energyopt.compose.study import Session, launch_command, study_summary
+from energyopt.compose.results import Session, launch_command, study_summary
 from tuner.summary import StudySummary
 
 from .tables import plot_pareto, result_table

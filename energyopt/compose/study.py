@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from energyopt import __version__
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import Config, Deployment, DeviceKind, DType, EngineConfig, PoolConfig
-from energyopt.core.errors import ConfigError, StoreError
+from energyopt.core.errors import ConfigError
 from energyopt.core.slo import Slo
-from energyopt.core.study import Artifact, Budget, MeasurePlan, StudyRecord, StudySpec, StudyState
+from energyopt.core.study import Budget, MeasurePlan, StudyRecord, StudySpec, StudyState
 from energyopt.core.units import Seconds
-from energyopt.store.database import default_url, open_store
-from energyopt.store.repository import SqlStudyStore
 from engine.models import resolve_model
 from tuner.defaults import host_space
 from tuner.evaluators.embedded import EmbeddedEvaluator
-from tuner.export.command import serve_command
-from tuner.export.manifest import manifest_json
-from tuner.export.picture import pareto_png
-from tuner.export.report import report_html
 from tuner.loop import StudyRunner
 from tuner.progress import StudyProgressSink
 from tuner.space import SearchSpace
-from tuner.summary import StudySummary, summarize_study
 from tuner.workload.chat import chat_workload
 
 from .machine import describe_machine, usable_cores
 from .meters import device_identities, find_meter, power_controller, power_range
+from .results import Session, study_folder, write_artifacts
 
 MeterKind = Literal["auto", "nvml", "rapl", "estimated", "none"]
 
@@ -88,15 +79,6 @@ class PlannedStudy:
             "expected_seconds": self.expected_seconds,
             "energy": list(self.meter_notes),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """An open database and the folder under which each study keeps its artifacts."""
-
-    store: SqlStudyStore
-    url: str
-    artifacts: Path
 
 
 def plan_study(request: TuneRequest) -> PlannedStudy:
@@ -161,14 +143,6 @@ def _budget(request: TuneRequest) -> tuple[Budget, MeasurePlan]:
     return Budget(trials=trials, seconds=Seconds(limit - verification), verify_pairs=pairs), plan
 
 
-def open_session(url: str | None, out: Path | None) -> Session:
-    """Open the database (the user's own by default). Raises StoreError if it cannot be written."""
-    address = url or default_url(os.environ)
-    store = open_store(address)
-    root = out or Path(default_url(os.environ).removeprefix("sqlite:///")).parent / "studies"
-    return Session(store, address, root)
-
-
 def create_study(session: Session, planned: PlannedStudy) -> str:
     """Store a planned study; it runs with ``run_study``."""
     return session.store.create_study(planned.spec, planned.machine).id
@@ -182,65 +156,14 @@ def run_study(session: Session, study_id: str, on_progress: StudyProgressSink) -
     study = session.store.study(study_id)
     devices = device_identities(study.spec.baseline.decode.engine.device)
     evaluator = EmbeddedEvaluator(
-        TRIAL_COMMAND, log_dir=_folder(session, study_id) / "logs", meter=study.machine.get("meter", "auto")
+        TRIAL_COMMAND, log_dir=study_folder(session, study_id) / "logs", meter=study.machine.get("meter", "auto")
     )
     runner = StudyRunner(session.store, evaluator, power_controller(devices), MonotonicClock(), _owner(), on_progress)
     try:
         return runner.run(study_id)
     finally:
         if session.store.study(study_id).state in (StudyState.SUCCEEDED, StudyState.NO_FEASIBLE):
-            _write_artifacts(session, study_id)
-
-
-def study_summary(session: Session, study_id: str) -> StudySummary:
-    """The study as every screen shows it."""
-    return summarize_study(session.store.study(study_id), session.store.trials(study_id))
-
-
-def objective_unit(session: Session, study_id: str) -> str:
-    """The unit of what the study maximises, for progress and plots."""
-    return "tokens/J" if session.store.study(study_id).spec.maximize == "tokens_per_joule" else "tok/s"
-
-
-def launch_command(session: Session, study_id: str) -> str | None:
-    """The shell command that serves the recommended configuration; None without a recommendation."""
-    study = session.store.study(study_id)
-    if study.recommendation is None:
-        return None
-    number = study.recommendation.trial
-    trial = next(trial for trial in session.store.trials(study_id) if trial.number == number)
-    return serve_command(trial.deployment, tuned=study.spec.space).shell
-
-
-def _write_artifacts(session: Session, study_id: str) -> None:
-    summary = study_summary(session, study_id)
-    command = launch_command(session, study_id) or ""
-    trials = session.store.trials(study_id)
-    pages = {
-        "report.html": ("text/html", report_html(summary, command=command, version=__version__).encode()),
-        "pareto.png": ("image/png", pareto_png(summary)),
-        "manifest.json": ("application/json", manifest_json(summary.study, trials, version=__version__).encode()),
-    }
-    folder = _folder(session, study_id)
-    for name, (media_type, content) in pages.items():
-        session.store.add_artifact(study_id, write_artifact(folder, name, media_type, content))
-
-
-def write_artifact(folder: Path, name: str, media_type: str, content: bytes) -> Artifact:
-    """Write a file whole or not at all (a temporary name, then a rename). Raises StoreError."""
-    path, part = folder / name, folder / f".{name}.part"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        part.replace(path)
-    except OSError as error:
-        raise StoreError(f"The artifact {path} cannot be written: {error.strerror}.") from error
-    digest = hashlib.sha256(content).hexdigest()
-    return Artifact(name=name, path=str(path), media_type=media_type, sha256=digest, bytes=len(content))
-
-
-def _folder(session: Session, study_id: str) -> Path:
-    return session.artifacts / study_id
+            write_artifacts(session, study_id)
 
 
 def _owner() -> str:

@@ -1,0 +1,33 @@
+"""Runs a stored study with a progress bar and prints its outcome: the end of both ``tune`` and ``studies resume``."""
+
+from __future__ import annotations
+
+import typer
+
+from energyopt.compose.results import Session, objective_unit
+from energyopt.compose.study import run_study
+from energyopt.core.errors import NoFeasibleError
+
+from .output import message_console, print_json, result_console
+from .progress import StudyBar
+from .verdict import print_outcome, summary_json
+
+
+def run_and_print(session: Session, study_id: str, *, as_json: bool) -> None:
+    """Raises NoFeasibleError after its outcome was printed, and whatever broke; an interrupt exits with 130."""
+    console = message_console()
+    nothing: NoFeasibleError | None = None
+    with StudyBar(console, objective_unit(session, study_id)) as bar:
+        try:
+            run_study(session, study_id, bar.update)
+        except NoFeasibleError as error:
+            nothing = error
+        except KeyboardInterrupt:
+            console.print(f"Interrupted. Nothing finished is lost: energyopt studies resume {study_id}", markup=False)
+            raise typer.Exit(130) from None
+    if as_json:
+        print_json(summary_json(session, study_id))
+    else:
+        print_outcome(result_console(), session, study_id)
+    if nothing is not None:
+        raise nothing

@@ -1,0 +1,59 @@
+"""The verbs and where each lives. Only the module of the verb that was asked for is imported.
+
+torch alone takes seconds to import; ``energyopt --help`` and ``energyopt studies list`` need none of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import typer
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """``words`` as typed; ``function`` in ``module`` carries it out; ``help`` is what the list of verbs says."""
+
+    words: tuple[str, ...]
+    module: str
+    function: str
+    help: str
+
+    def load(self) -> Callable[..., None]:
+        function: Callable[..., None] = getattr(importlib.import_module(self.module), self.function)
+        return function
+
+
+VERBS = (
+    Verb(("tune",), "energyopt.cli.tune", "tune", "Find and verify the best configuration for an SLO."),
+    Verb(("serve",), "energyopt.cli.serve", "serve", "Serve a model over HTTP, with joules in every reply."),
+    Verb(("doctor",), "energyopt.cli.doctor", "doctor", "Say what works on this machine and why not."),
+    Verb(("studies", "list"), "energyopt.cli.studies", "list_studies", "The newest studies."),
+    Verb(("studies", "show"), "energyopt.cli.studies", "show", "One study: result, plot and every trial."),
+    Verb(("studies", "resume"), "energyopt.cli.resume", "resume", "Go on with an interrupted or killed study."),
+)
+
+
+def add_verbs(app: typer.Typer, arguments: Sequence[str]) -> None:
+    """Register every verb on ``app``: the one that ``arguments`` ask for in full, the others by name and help only."""
+    asked = tuple(word for word in arguments if not word.startswith("-"))
+    groups: dict[str, typer.Typer] = {}
+    for verb in VERBS:
+        parent = app
+        if len(verb.words) == 2:
+            name = verb.words[0]
+            parent = groups[name] = groups.get(name) or _group(app, name)
+        wanted = asked[: len(verb.words)] == verb.words
+        parent.command(verb.words[-1], help=verb.help)(verb.load() if wanted else _not_asked)
+
+
+def _group(app: typer.Typer, name: str) -> typer.Typer:
+    group = typer.Typer(help="Studies in the database.", no_args_is_help=True)
+    app.add_typer(group, name=name)
+    return group
+
+
+def _not_asked() -> None:
+    """Stands for a verb in the list of verbs; it is never called."""

@@ -1,0 +1,90 @@
+"""What is stored about studies and how it is shown: the open database, summaries, launch commands, artifacts.
+
+Needs neither the engine nor torch, so that looking at results is quick.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from energyopt import __version__
+from energyopt.core.errors import StoreError
+from energyopt.core.study import Artifact
+from energyopt.store.database import default_url, open_store
+from energyopt.store.repository import SqlStudyStore
+from tuner.export.command import serve_command
+from tuner.export.manifest import manifest_json
+from tuner.export.picture import pareto_png
+from tuner.export.report import report_html
+from tuner.summary import StudySummary, summarize_study
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An open database and the folder under which each study keeps its artifacts."""
+
+    store: SqlStudyStore
+    url: str
+    artifacts: Path
+
+
+def open_session(url: str | None, out: Path | None) -> Session:
+    """Open the database (the user's own by default). Raises StoreError if it cannot be written."""
+    address = url or default_url(os.environ)
+    store = open_store(address)
+    root = out or Path(default_url(os.environ).removeprefix("sqlite:///")).parent / "studies"
+    return Session(store, address, root)
+
+
+def study_summary(session: Session, study_id: str) -> StudySummary:
+    """The study as every screen shows it."""
+    return summarize_study(session.store.study(study_id), session.store.trials(study_id))
+
+
+def objective_unit(session: Session, study_id: str) -> str:
+    """The unit of what the study maximises, for progress and plots."""
+    return "tokens/J" if session.store.study(study_id).spec.maximize == "tokens_per_joule" else "tok/s"
+
+
+def launch_command(session: Session, study_id: str) -> str | None:
+    """The shell command that serves the recommended configuration; None without a recommendation."""
+    study = session.store.study(study_id)
+    if study.recommendation is None:
+        return None
+    number = study.recommendation.trial
+    trial = next(trial for trial in session.store.trials(study_id) if trial.number == number)
+    return serve_command(trial.deployment, tuned=study.spec.space).shell
+
+
+def write_artifacts(session: Session, study_id: str) -> None:
+    summary = study_summary(session, study_id)
+    command = launch_command(session, study_id) or ""
+    trials = session.store.trials(study_id)
+    pages = {
+        "report.html": ("text/html", report_html(summary, command=command, version=__version__).encode()),
+        "pareto.png": ("image/png", pareto_png(summary)),
+        "manifest.json": ("application/json", manifest_json(summary.study, trials, version=__version__).encode()),
+    }
+    folder = study_folder(session, study_id)
+    for name, (media_type, content) in pages.items():
+        session.store.add_artifact(study_id, write_artifact(folder, name, media_type, content))
+
+
+def write_artifact(folder: Path, name: str, media_type: str, content: bytes) -> Artifact:
+    """Write a file whole or not at all (a temporary name, then a rename). Raises StoreError."""
+    path, part = folder / name, folder / f".{name}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        raise StoreError(f"The artifact {path} cannot be written: {error.strerror}.") from error
+    digest = hashlib.sha256(content).hexdigest()
+    return Artifact(name=name, path=str(path), media_type=media_type, sha256=digest, bytes=len(content))
+
+
+def study_folder(session: Session, study_id: str) -> Path:
+    return session.artifacts / study_id
