@@ -70,29 +70,32 @@ def elementwise(arch: Arch, width: int, rows: int) -> Rows:
 def decode_attention(arch: Arch, group: int, head_dim: int, itemsize: int) -> Attention:
     """One query token per request; the ``group`` query heads that share a key head are the rows.
 
-    Decode reads each key once, so a tile only has to be deep enough to keep loads in flight. Its two stages of keys and
-    values must fit beside the probabilities (*compiled*: 64 keys of head_dim 128 take 66 KiB in two stages in 16 bits;
-    AMD keeps one stage, since 64 KiB of LDS hold no two).
+    Decode reads each key once, so a tile only has to be deep enough to keep loads in flight. *compiled*: 64 keys of
+    head_dim 128 in 16 bits in three stages take 70 KiB on sm_90, which lets three programs share a multiprocessor; AMD
+    keeps one stage, since 64 KiB of LDS hold no two, and needs 8 KiB.
     """
     queries = max(MIN_DOT, power_of_two(group))
     padded = power_of_two(head_dim)
+    stages = 1 if arch.is_amd else 3
     keys = 64
-    while keys > 16 and 4 * keys * padded * itemsize > arch.shared_bytes // 2:
+    while keys > 16 and 2 * stages * keys * padded * itemsize > arch.shared_bytes * 3 // 4:
         keys //= 2
-    return Attention(queries, keys, 4 if padded <= 256 else 8, 1 if arch.is_amd else 2)
+    return Attention(queries, keys, 4 if padded <= 256 else 8, stages)
 
 
 def latent_attention(arch: Arch, heads: int, latent: int, itemsize: int) -> Attention:
     """MLA decode: every head reads the same keys, so a tile takes as many heads as the registers hold.
 
-    The accumulator is heads x latent in float32: 32 x 512 over 8 warps of 32 is 64 registers a thread (*compiled*: no
-    spills on sm_90 and gfx942).
+    The accumulator is heads x latent in float32. *compiled*, latent 512 in 16 bits over 8 warps: 32 heads x 32 keys take 170
+    registers and 74 KiB on sm_90 without spills, 64 heads spill 88 bytes; on gfx942 32 x 32 spills 139 registers and
+    32 x 16 takes 200 without spills.
     """
     queries = min(32, max(MIN_DOT, power_of_two(heads)))
-    keys = 32
-    while keys > 16 and keys * power_of_two(latent) * itemsize * (1 if arch.is_amd else 2) > arch.shared_bytes // 2:
+    stages = 1 if arch.is_amd else 3
+    keys = 16 if arch.is_amd else 32
+    while keys > 16 and stages * keys * power_of_two(latent) * itemsize > arch.shared_bytes * 3 // 4:
         keys //= 2
-    return Attention(queries, keys, 8, 1 if arch.is_amd else 2)
+    return Attention(queries, keys, 8, stages)
 
 
 def prefill_attention(arch: Arch, head_dim: int, itemsize: int) -> Attention:
@@ -136,6 +139,15 @@ def gemm(arch: Arch, rows: int, itemsize: int) -> Gemm:
         m, n, k = min(m, 64), 64, 32
     stages = 1 if arch.is_amd and arch.shared_bytes <= 64 * 1024 else (2 if arch.is_amd else 3)
     return Gemm(m, n, k, 8 if m * n >= 128 * 64 else 4, stages)
+
+
+def vector_rows(arch: Arch, outputs: int) -> Rows:
+    """A product with one row: a program takes a few outputs, 512 inputs at a time (an 8-byte load a thread in 4 bits).
+
+    Fewer outputs a program where there are few, so that every multiprocessor has at least two programs.
+    """
+    rows = 4 if outputs >= 8 * arch.multiprocessors else 1
+    return Rows(rows, 512, 2 if arch.warp == 64 else 4)
 
 
 def copies_per_launch(arch: Arch) -> int:

@@ -54,3 +54,18 @@ def mla_decode(
     query: torch.Tensor, pages: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, scale: float, rope_width: int = 64
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     return paged_decode(query, pages, pages[..., : pages.shape[-1] - rope_width], table, lengths, scale)
+
+
+def paged_prefill(
+    query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor, table: torch.Tensor,
+    starts: torch.Tensor, lengths: torch.Tensor, scale: float, sinks: torch.Tensor | None = None, window: int = 0,
+    scales: tuple[float, float] = (1.0, 1.0),
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    out = query.new_zeros((*query.shape[:2], value_pages.shape[-1]))
+    lse = torch.full(query.shape[:2], -torch.inf)
+    bounds = starts.tolist()
+    for first, last, blocks, length in zip(bounds, bounds[1:], table, lengths.tolist(), strict=False):
+        keys, values = gather(key_pages, blocks, length) * scales[0], gather(value_pages, blocks, length) * scales[1]
+        part, lse[first:last] = attend(query[first:last].float(), keys, values, scale, sinks, window)
+        out[first:last] = part.to(query.dtype)
+    return out, lse
