@@ -90,6 +90,13 @@ class EnergyCurve:
             return Joules(self._timeline.total / NANOJOULES) if self._timeline.span else None
 
     @property
+    def totals(self) -> dict[Source, Joules]:
+        """``total`` by what it rests on; each entry only grows."""
+        with self._lock:
+            amounts = self._timeline.by_source.items()
+            return {source: Joules(amount / NANOJOULES) for source, amount in amounts}
+
+    @property
     def points(self) -> int:
         """Points held in memory."""
         return len(self._timeline)

@@ -69,9 +69,6 @@ class Ledger:
     def record(self, step: StepRecord) -> None:
         """Take a finished step."""
         with self._lock:
-            self._recorded += 1
-            if self._recorded % SETTLE_EVERY == 0:
-                self.settle()
             for account in self._accounts:
                 if not runs_on(step, account.curve.sensor):
                     continue
@@ -83,6 +80,9 @@ class Ledger:
                 if len(account.pending) > MAX_PENDING:
                     account.pending.popleft()
                     self.dropped += 1
+            self._recorded += 1
+            if self._recorded % SETTLE_EVERY == 0:
+                self.settle()
 
     def settle(self) -> None:
         """Attribute what the curves cover by now."""

@@ -49,7 +49,7 @@ def open_nvml() -> None:
         with _init:
             pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise SensorUnavailableError(f"NVIDIA GPUs cannot be read: {_words(error)}.") from error
+        raise SensorUnavailableError(f"NVIDIA GPUs cannot be read: {describe_error(error)}.") from error
 
 
 def close_nvml() -> None:
@@ -69,7 +69,7 @@ def list_gpus() -> tuple[GpuIdentity, ...]:
         found = (_identity(index) for index in range(count))
         return tuple(gpu for gpu in found if gpu is not None)
     except pynvml.NVMLError as error:
-        raise SensorUnavailableError(f"NVIDIA GPUs cannot be listed: {_words(error)}.") from error
+        raise SensorUnavailableError(f"NVIDIA GPUs cannot be listed: {describe_error(error)}.") from error
     finally:
         close_nvml()
 
@@ -105,7 +105,7 @@ class NvmlSource:
             self.source = Source.COUNTER if counts else Source.INTEGRATED
         except (pynvml.NVMLError, SensorError) as error:
             self.close()
-            words = _words(error) if isinstance(error, pynvml.NVMLError) else str(error)
+            words = describe_error(error) if isinstance(error, pynvml.NVMLError) else str(error)
             raise SensorUnavailableError(f"{device} cannot be read: {words}.") from error
         except SensorUnavailableError:
             self.close()
@@ -120,7 +120,7 @@ class NvmlSource:
             power, kind = self._power(handle)
         except (pynvml.NVMLError, SensorUnavailableError) as error:
             self._forget()
-            words = _words(error) if isinstance(error, pynvml.NVMLError) else str(error)
+            words = describe_error(error) if isinstance(error, pynvml.NVMLError) else str(error)
             raise SensorError(f"{self._device} could not be read: {words}.") from error
         if counter is None and power is None:
             raise SensorError(f"{self._device} told neither energy nor power.")
@@ -213,7 +213,7 @@ def _text(value: str | bytes) -> str:
     return value.decode("ascii", "replace") if isinstance(value, bytes) else value
 
 
-def _words(error: pynvml.NVMLError) -> str:
+def describe_error(error: pynvml.NVMLError) -> str:
     """The library's words for a code, with the code; it has none before it is loaded."""
     if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
         return "libnvidia-ml.so.1 is not installed (no NVIDIA driver)"

@@ -47,10 +47,10 @@ class RaplSource:
         except (OSError, ValueError) as error:
             raise SensorUnavailableError(f"{self._counter} cannot be read: {error}.") from error
         self._at = clock.now()
-        self._total = 0
+        self._total = self._raw  # never below the raw value, so that an unexplained fall of that is one of this
 
     def read(self) -> Sample:
-        """Joules since the start. Where a wrap cannot be told from a reset, the total falls and the curve judges."""
+        """Joules without the wraps. Where a wrap cannot be told from a reset, the total falls and the curve judges."""
         try:
             raw, now = _number(self._counter), self._clock.now()
         except (OSError, ValueError) as error:

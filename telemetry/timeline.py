@@ -25,11 +25,15 @@ class Point:
 
 
 class Timeline:
-    """Points in order of time. Old ones are forgotten after ``retention`` seconds; values stay where they were."""
+    """Points in order of time. Old ones are forgotten after ``retention`` seconds; values stay where they were.
+
+    ``by_source`` holds all nanojoules since the beginning by what they rest on.
+    """
 
     def __init__(self, retention: float) -> None:
         self._retention = retention
         self._points: list[Point] = []
+        self.by_source: dict[Source, int] = {}
 
     def __len__(self) -> int:
         return len(self._points)
@@ -50,7 +54,10 @@ class Timeline:
         if last is None:
             self._points.append(Point(booking.until, 0, booking.source, 0.0))
             return
-        nanojoules = last.nanojoules + max(0, round(booking.joules * NANOJOULES))
+        grown = max(0, round(booking.joules * NANOJOULES))
+        nanojoules = last.nanojoules + grown
+        if booking.source is not None:
+            self.by_source[booking.source] = self.by_source.get(booking.source, 0) + grown
         if booking.until <= last.at:
             self._points[-1] = Point(last.at, nanojoules, last.source, last.doubt + booking.doubt)
             return

@@ -1,0 +1,212 @@
+"""Every metric this project publishes: name, kind, labels, help. The exporter renders from it, boards query by it.
+
+Base units (joules, watts, seconds), one series per physical sensor, labels of low cardinality that survive a reboot.
+A value that is not known has no series. ``vllm:`` names repeat what vLLM's dashboards read, where the engine knows
+the value; their meaning is vLLM's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+PREFIX = "energyopt_"
+Kind = Literal["counter", "gauge", "histogram"]
+
+LATENCY = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+    160,
+    640,
+    2560,
+)
+GAPS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+)
+LENGTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000)
+JOULES = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family. ``name`` is as scraped: counters end in ``_total``. ``buckets`` are a histogram's upper bounds."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...]
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """The name that client libraries want: without a counter's ending."""
+        return self.name.removesuffix("_total") if self.kind == "counter" else self.name
+
+
+def _own(name: str, kind: Kind, text: str, *labels: str, buckets: tuple[float, ...] = ()) -> Metric:
+    return Metric(PREFIX + name, kind, text, labels, buckets)
+
+
+def _vllm(name: str, kind: Kind, text: str, *labels: str, buckets: tuple[float, ...] = ()) -> Metric:
+    return Metric(f"vllm:{name}", kind, text, ("model_name", "engine", *labels), buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class SensorMetrics:
+    """The families of one kind of sensor, whose first two labels name it."""
+
+    energy: Metric
+    power: Metric
+    up: Metric
+    age: Metric
+    tick: Metric
+    resets: Metric
+    rejected: Metric
+    errors: Metric
+    overruns: Metric
+    crosscheck: Metric
+
+    @classmethod
+    def of(cls, kind: str, what: str, *names: str) -> SensorMetrics:
+        return cls(
+            energy=_own(f"{kind}_energy_joules_total", "counter", f"Energy of a {what} since start.", *names, "source"),
+            power=_own(f"{kind}_power_watts", "gauge", f"Power of a {what} at the newest sample.", *names, "kind"),
+            up=_own(f"{kind}_up", "gauge", f"1 if the last reading of the {what} succeeded.", *names),
+            age=_own(f"{kind}_sample_age_seconds", "gauge", f"Age of the newest sample of the {what}.", *names),
+            tick=_own(f"{kind}_counter_tick_seconds", "gauge", "Inferred time between updates of the sensor.", *names),
+            resets=_own(f"{kind}_counter_resets_total", "counter", "Times the energy counter began anew.", *names),
+            rejected=_own(
+                f"{kind}_samples_rejected_total", "counter", "Readings that were not believed.", *names, "reason"
+            ),
+            errors=_own(f"{kind}_read_errors_total", "counter", "Readings that failed.", *names),
+            overruns=_own(f"{kind}_sample_overruns_total", "counter", "Readings that came late.", *names),
+            crosscheck=_own(
+                f"{kind}_energy_crosscheck_ratio", "gauge", "Energy by counter over energy by integrated power.", *names
+            ),
+        )
+
+    @property
+    def all(self) -> tuple[Metric, ...]:
+        first = (self.energy, self.power, self.up, self.age, self.tick)
+        return (*first, self.resets, self.rejected, self.errors, self.overruns, self.crosscheck)
+
+
+GPU = SensorMetrics.of("gpu", "GPU", "gpu_uuid", "scope")
+CPU = SensorMetrics.of("cpu", "CPU domain", "package", "domain")
+
+ATTRIBUTED = _own(
+    "attributed_energy_joules_total",
+    "counter",
+    "Energy by what it was spent on; over all phases it sums to the sensors' energy.",
+    "model",
+    "phase",
+    "method",
+)
+REQUEST_ENERGY = _own(
+    "request_energy_joules", "histogram", "Energy of finished requests.", "model", "source", buckets=JOULES
+)
+
+REQUESTS = _own("requests_total", "counter", "Finished requests.", "model", "finish_reason")
+TOKENS = _own("tokens_total", "counter", "Tokens by kind: prompt, output.", "model", "kind")
+PROMPT_SOURCE = _own(
+    "prompt_tokens_by_source_total", "counter", "Prompt tokens by where their KV came from.", "model", "source"
+)
+TTFT = _own("time_to_first_token_seconds", "histogram", "Arrival to first token.", "model", buckets=LATENCY)
+ITL = _own("inter_token_latency_seconds", "histogram", "Time between output tokens.", "model", buckets=GAPS)
+E2E = _own("request_duration_seconds", "histogram", "Arrival to end of a request.", "model", buckets=LATENCY)
+RUNNING = _own("requests_running", "gauge", "Requests in the running batch.", "model")
+WAITING = _own("requests_waiting", "gauge", "Requests that wait for a place.", "model")
+KV_USAGE = _own("kv_cache_usage_ratio", "gauge", "KV blocks in use over all.", "model")
+PREEMPTIONS = _own("preemptions_total", "counter", "Requests put back to make room.", "model")
+STEPS = _own("steps_total", "counter", "Engine steps.", "model")
+STEP_SECONDS = _own("step_seconds_total", "counter", "Time spent in engine steps.", "model")
+
+VLLM_RUNNING = _vllm("num_requests_running", "gauge", "Requests in the running batch.")
+VLLM_WAITING = _vllm("num_requests_waiting", "gauge", "Requests that wait for a place.")
+VLLM_KV_USAGE = _vllm("kv_cache_usage_perc", "gauge", "KV blocks in use; 1 is full.")
+VLLM_PROMPT = _vllm("prompt_tokens_total", "counter", "Prompt tokens of admitted requests.")
+VLLM_OUTPUT = _vllm("generation_tokens_total", "counter", "Output tokens.")
+VLLM_CACHED = _vllm("prompt_tokens_cached_total", "counter", "Prompt tokens taken from a cache.")
+VLLM_SOURCE = _vllm("prompt_tokens_by_source_total", "counter", "Prompt tokens by where their KV came from.", "source")
+VLLM_PREEMPTIONS = _vllm("num_preemptions_total", "counter", "Requests put back to make room.")
+VLLM_SUCCESS = _vllm("request_success_total", "counter", "Requests that ended well.", "finished_reason")
+VLLM_TTFT = _vllm("time_to_first_token_seconds", "histogram", "Arrival to first token.", buckets=LATENCY)
+VLLM_ITL = _vllm("inter_token_latency_seconds", "histogram", "Time between output tokens.", buckets=GAPS)
+VLLM_TPOT = _vllm(
+    "request_time_per_output_token_seconds", "histogram", "Mean time per output token of a request.", buckets=GAPS
+)
+VLLM_E2E = _vllm("e2e_request_latency_seconds", "histogram", "Arrival to end of a request.", buckets=LATENCY)
+VLLM_PROMPT_LENGTH = _vllm("request_prompt_tokens", "histogram", "Prompt tokens of a request.", buckets=LENGTHS)
+VLLM_OUTPUT_LENGTH = _vllm("request_generation_tokens", "histogram", "Output tokens of a request.", buckets=LENGTHS)
+
+CATALOG: tuple[Metric, ...] = (
+    *GPU.all,
+    *CPU.all,
+    ATTRIBUTED,
+    REQUEST_ENERGY,
+    REQUESTS,
+    TOKENS,
+    PROMPT_SOURCE,
+    TTFT,
+    ITL,
+    E2E,
+    RUNNING,
+    WAITING,
+    KV_USAGE,
+    PREEMPTIONS,
+    STEPS,
+    STEP_SECONDS,
+    VLLM_RUNNING,
+    VLLM_WAITING,
+    VLLM_KV_USAGE,
+    VLLM_PROMPT,
+    VLLM_OUTPUT,
+    VLLM_CACHED,
+    VLLM_SOURCE,
+    VLLM_PREEMPTIONS,
+    VLLM_SUCCESS,
+    VLLM_TTFT,
+    VLLM_ITL,
+    VLLM_TPOT,
+    VLLM_E2E,
+    VLLM_PROMPT_LENGTH,
+    VLLM_OUTPUT_LENGTH,
+)

@@ -1,0 +1,64 @@
+"""A driver that lives in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from energyopt.core.errors import ControlError
+from energyopt.core.units import Hertz, Watts
+
+from .ports import DeviceLimits
+
+FOUND, LOW, HIGH = Watts(500.0), Watts(200.0), Watts(700.0)
+
+
+@dataclass(slots=True)
+class FakeDevice:
+    """State of one device; ``other_limiter`` is a lower limit that someone else enforces."""
+
+    requested: Watts = FOUND
+    low: Watts = LOW
+    high: Watts = HIGH
+    clock: Hertz | None = None
+    other_limiter: Watts | None = None
+
+
+class FakeLimits:
+    """Devices by identity. ``permitted`` False refuses every change; ``calls`` lists the changes asked for."""
+
+    def __init__(self, devices: Iterable[str], *, permitted: bool = True) -> None:
+        self.devices = {device: FakeDevice() for device in devices}
+        self.permitted = permitted
+        self.calls: list[tuple[str, str, float | None]] = []
+
+    def limits(self, device: str) -> DeviceLimits:
+        known = self._device(device)
+        other = known.requested if known.other_limiter is None else known.other_limiter
+        enforced = min(known.requested, other)
+        return DeviceLimits(known.requested, Watts(enforced), known.low, known.high, Hertz(1.98e9))
+
+    def set_cap(self, device: str, cap: Watts) -> None:
+        self._permit(device, "cap", cap)
+        self._device(device).requested = cap
+
+    def lock_clock(self, device: str, ceiling: Hertz) -> None:
+        self._permit(device, "lock", ceiling)
+        self._device(device).clock = ceiling
+
+    def unlock_clock(self, device: str) -> None:
+        self._permit(device, "unlock", None)
+        self._device(device).clock = None
+
+    def forbidden(self, device: str) -> str | None:
+        return None if self.permitted else f"{device}: limits may be changed by root only; run with sudo."
+
+    def _permit(self, device: str, what: str, value: float | None) -> None:
+        if not self.permitted:
+            raise ControlError(f"{device}: Insufficient Permissions.")
+        self.calls.append((device, what, value))
+
+    def _device(self, device: str) -> FakeDevice:
+        if device not in self.devices:
+            raise ControlError(f"{device} is not a device of this machine.")
+        return self.devices[device]

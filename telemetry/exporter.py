@@ -1,0 +1,110 @@
+"""Sensors and their account as Prometheus text. A scrape reads what was sampled already and calls no driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from energyopt.core.results import Scope
+
+from . import catalog
+from .catalog import Metric, SensorMetrics
+from .families import family
+from .meter import Meter
+from .sampler import Channel
+from .serving_metrics import ServingMetrics, StatsView
+
+METHOD = "compute_weight"
+"""How attributed energy was divided: see attribute.ComputeWeight."""
+REPAIRED = ("resets", "rebases", "stuck")
+"""Counts of a curve that are repairs; the others are refused readings."""
+
+
+class Exporter:
+    """One page of metrics with a registry of its own.
+
+    ``model`` is the served model's name. ``stats`` is asked at each scrape; None leaves the engine's series out.
+    """
+
+    def __init__(self, meter: Meter, model: str, stats: Callable[[], StatsView] | None = None) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(SensorCollector(meter, model))
+        self.serving = ServingMetrics(self._registry, model, stats)
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The page and its content type, in the format that the ``Accept`` header prefers."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+
+class SensorCollector(Collector):
+    """Series of every sensor, and of the energy attributed so far."""
+
+    def __init__(self, meter: Meter, model: str) -> None:
+        self._meter = meter
+        self._model = model
+
+    def describe(self) -> Iterator[Family]:
+        """Nothing: registering must not settle the account."""
+        return iter(())
+
+    def collect(self) -> Iterator[Family]:
+        gpu = [channel for channel in self._meter.channels if not _on_cpu(channel)]
+        cpu = [channel for channel in self._meter.channels if _on_cpu(channel)]
+        yield from _sensors(catalog.GPU, gpu)
+        yield from _sensors(catalog.CPU, cpu)
+        totals = self._meter.totals()
+        if totals is not None:
+            phases = totals.model_dump()
+            yield family(catalog.ATTRIBUTED, {(self._model, phase, METHOD): value for phase, value in phases.items()})
+
+
+def _sensors(metrics: SensorMetrics, channels: Sequence[Channel]) -> Iterator[Family]:
+    if not channels:
+        return
+    named = {_labels(channel): channel for channel in channels}
+    energy = {(*name, str(source)): joules for name, c in named.items() for source, joules in c.curve.totals.items()}
+    yield family(metrics.energy, energy)
+    yield family(metrics.power, dict(power for name, c in named.items() for power in _power(name, c)))
+    yield family(metrics.rejected, dict(item for name, c in named.items() for item in _rejected(name, c)))
+    plain: tuple[tuple[Metric, Callable[[Channel], float | None]], ...] = (
+        (metrics.up, lambda channel: float(channel.up)),
+        (metrics.age, lambda channel: channel.age),
+        (metrics.tick, lambda channel: channel.curve.tick),
+        (metrics.resets, lambda channel: channel.curve.counts["resets"]),
+        (metrics.errors, lambda channel: channel.errors),
+        (metrics.overruns, lambda channel: channel.overruns),
+        (metrics.crosscheck, lambda channel: channel.curve.crosscheck),
+    )
+    for metric, read in plain:
+        values = {name: read(channel) for name, channel in named.items()}
+        yield family(metric, {name: value for name, value in values.items() if value is not None})
+
+
+def _power(name: tuple[str, ...], channel: Channel) -> Iterator[tuple[tuple[str, ...], float]]:
+    """The newest power; nothing while the sensor does not answer, rather than its last value for ever."""
+    sample = channel.sample
+    if channel.up and sample is not None and sample.power is not None:
+        yield (*name, sample.kind or "unknown"), sample.power
+
+
+def _rejected(name: tuple[str, ...], channel: Channel) -> Iterator[tuple[tuple[str, ...], float]]:
+    for reason, count in channel.curve.counts.items():
+        if reason not in REPAIRED:
+            yield (*name, reason), count
+
+
+def _labels(channel: Channel) -> tuple[str, ...]:
+    """``gpu_uuid, scope`` or ``package, domain``."""
+    sensor = channel.curve.sensor
+    if not _on_cpu(channel):
+        return sensor.device, str(sensor.scope)
+    return sensor.device.removeprefix("cpu:"), "dram" if sensor.scope is Scope.DRAM else "package"
+
+
+def _on_cpu(channel: Channel) -> bool:
+    return channel.curve.sensor.scope in (Scope.CPU_PACKAGE, Scope.DRAM)

@@ -1,0 +1,229 @@
+/* A stand-in for libnvidia-ml.so.1 whose whole state is a file mapped by the test, the code under test and its children.
+ *
+ * Energy is exact: each GPU draws `power_mw` since `since_ns`, on top of `base_uj`, and its counter shows the value of
+ * the last multiple of `tick_ns`. Time is the state's `now_ns` where a test sets it, else the machine's monotonic clock.
+ * `rc[CALL]` makes a call fail with that code, once `after[CALL]` calls of it have succeeded; `calls[CALL]` counts.
+ * The layout is repeated by nvmlstub.py.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAGIC = 0x6e766d6c, MAX_GPUS = 4 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9 };
+enum { INIT, HANDLE, ENERGY, POWER, FIELDS, LIMITS, SET_LIMIT, CLOCKS, SLOW_MS, CALLS = 12 };
+
+typedef struct {
+    char uuid[64], mig_uuid[64], name[64], bus[32];
+    uint32_t architecture, average_mw, module_mw, c2c;
+    uint32_t low_mw, high_mw, default_mw, requested_mw, enforced_cap_mw, clock_low, clock_high, clock_max;
+    uint64_t base_uj, power_mw, since_ns, tick_ns;
+    int32_t rc[CALLS];
+    uint32_t after[CALLS], calls[CALLS];
+} gpu;
+
+typedef struct {
+    uint32_t magic, count;
+    uint64_t now_ns;
+    int32_t init_rc;
+    uint32_t init_calls;
+    gpu gpus[MAX_GPUS];
+} state;
+
+static state *S;
+static int users;
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    if (S->now_ns)
+        return S->now_ns;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int map_state(void)
+{
+    const char *path = getenv("NVMLSTUB_STATE");
+    int fd = path ? open(path, O_RDWR) : -1;
+    if (fd < 0)
+        return DRIVER_NOT_LOADED;
+    void *at = mmap(NULL, sizeof(state), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (at == MAP_FAILED || ((state *)at)->magic != MAGIC)
+        return DRIVER_NOT_LOADED;
+    S = at;
+    return SUCCESS;
+}
+
+/* The code a call returns: scripted, or success. */
+static int scripted(gpu *g, int call)
+{
+    if (!S || !users)
+        return UNINITIALIZED;
+    if (!g)
+        return INVALID_ARGUMENT;
+    if (g->rc[SLOW_MS] > 0)
+        usleep((useconds_t)g->rc[SLOW_MS] * 1000u);
+    g->calls[call]++;
+    return g->rc[call] && g->calls[call] > g->after[call] ? g->rc[call] : SUCCESS;
+}
+
+static uint64_t energy_mj(const gpu *g)
+{
+    uint64_t elapsed = now_ns() - g->since_ns;
+    if (g->tick_ns)
+        elapsed -= elapsed % g->tick_ns;
+    return (g->base_uj + (uint64_t)((__uint128_t)elapsed * g->power_mw / 1000000000u) * 1000u) / 1000u;
+}
+
+static uint32_t enforced(const gpu *g)
+{
+    return g->enforced_cap_mw && g->enforced_cap_mw < g->requested_mw ? g->enforced_cap_mw : g->requested_mw;
+}
+
+#define CALL(which) do { int code = scripted(g, which); if (code) return code; } while (0)
+
+int nvmlInitWithFlags(unsigned flags)
+{
+    (void)flags;
+    int code = S ? SUCCESS : map_state();
+    if (code)
+        return code;
+    S->init_calls++;
+    if (S->init_rc)
+        return S->init_rc;
+    users++;
+    return SUCCESS;
+}
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+int nvmlShutdown(void) { if (!users) return UNINITIALIZED; users--; return SUCCESS; }
+const char *nvmlErrorString(int code) { return code == 4 ? "Insufficient Permissions" : "stub error"; }
+
+int nvmlDeviceGetCount_v2(unsigned *n)
+{
+    if (!S || !users)
+        return UNINITIALIZED;
+    *n = S->count;
+    return SUCCESS;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, gpu **out)
+{
+    if (!S || !users)
+        return UNINITIALIZED;
+    if (i >= S->count)
+        return INVALID_ARGUMENT;
+    gpu *g = &S->gpus[i];
+    CALL(HANDLE);
+    *out = g;
+    return SUCCESS;
+}
+/* A MIG handle is told from a GPU's by pointing one byte into it. */
+int nvmlDeviceGetHandleByUUID(const char *uuid, gpu **out)
+{
+    if (!S || !users)
+        return UNINITIALIZED;
+    for (unsigned i = 0; i < S->count; i++) {
+        gpu *g = &S->gpus[i];
+        if (!strcmp(uuid, g->uuid)) {
+            CALL(HANDLE);
+            *out = g;
+            return SUCCESS;
+        }
+        if (g->mig_uuid[0] && !strcmp(uuid, g->mig_uuid)) {
+            *out = (gpu *)((char *)g + 1);
+            return SUCCESS;
+        }
+    }
+    return NOT_FOUND;
+}
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *mig, gpu **out) { *out = (gpu *)((char *)mig - 1); return SUCCESS; }
+
+static int text(char *to, unsigned room, const char *from)
+{
+    if (strlen(from) + 1 > room)
+        return 7;
+    strcpy(to, from);
+    return SUCCESS;
+}
+int nvmlDeviceGetUUID(gpu *g, char *to, unsigned room) { CALL(HANDLE); return text(to, room, g->uuid); }
+int nvmlDeviceGetName(gpu *g, char *to, unsigned room) { CALL(HANDLE); return text(to, room, g->name); }
+int nvmlDeviceGetArchitecture(gpu *g, unsigned *to) { CALL(HANDLE); *to = g->architecture; return SUCCESS; }
+
+typedef struct {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char bus_id[32];
+} pci_info;
+int nvmlDeviceGetPciInfo_v3(gpu *g, pci_info *to)
+{
+    CALL(HANDLE);
+    memset(to, 0, sizeof *to);
+    return text(to->bus_id, sizeof to->bus_id, g->bus);
+}
+int nvmlDeviceGetC2cModeInfoV(gpu *g, unsigned *enabled)
+{
+    CALL(HANDLE);
+    if (!g->c2c)
+        return NOT_SUPPORTED;
+    *enabled = 1;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(gpu *g, unsigned long long *to) { CALL(ENERGY); *to = energy_mj(g); return SUCCESS; }
+int nvmlDeviceGetPowerUsage(gpu *g, unsigned *to) { CALL(POWER); *to = g->average_mw; return SUCCESS; }
+
+typedef struct {
+    uint32_t field, scope;
+    int64_t stamp, latency;
+    uint32_t type;
+    int32_t rc;
+    union { double d; unsigned u; unsigned long long ull; } value;
+} field_value;
+int nvmlDeviceGetFieldValues(gpu *g, int n, field_value *f)
+{
+    CALL(HANDLE);
+    for (int i = 0; i < n; i++) {
+        int code = scripted(g, FIELDS);
+        f[i].stamp = (int64_t)(now_ns() / 1000u);
+        f[i].type = 1;
+        f[i].value.ull = 0;
+        f[i].rc = code ? code : f[i].field == 186 && (f[i].scope == 0 || (f[i].scope == 1 && g->c2c)) ? SUCCESS : NOT_SUPPORTED;
+        if (f[i].rc == SUCCESS)
+            f[i].value.u = f[i].scope == 1 ? g->module_mw : (unsigned)g->power_mw;
+    }
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPowerManagementLimitConstraints(gpu *g, unsigned *low, unsigned *high)
+{
+    CALL(LIMITS);
+    *low = g->low_mw;
+    *high = g->high_mw;
+    return SUCCESS;
+}
+int nvmlDeviceGetPowerManagementLimit(gpu *g, unsigned *to) { CALL(LIMITS); *to = g->requested_mw; return SUCCESS; }
+int nvmlDeviceGetPowerManagementDefaultLimit(gpu *g, unsigned *to) { CALL(LIMITS); *to = g->default_mw; return SUCCESS; }
+int nvmlDeviceGetEnforcedPowerLimit(gpu *g, unsigned *to) { CALL(LIMITS); *to = enforced(g); return SUCCESS; }
+int nvmlDeviceSetPowerManagementLimit(gpu *g, unsigned limit)
+{
+    CALL(SET_LIMIT);
+    if (limit < g->low_mw || limit > g->high_mw)
+        return INVALID_ARGUMENT;
+    g->requested_mw = limit;
+    return SUCCESS;
+}
+int nvmlDeviceGetMaxClockInfo(gpu *g, unsigned type, unsigned *to) { (void)type; CALL(CLOCKS); *to = g->clock_max; return SUCCESS; }
+int nvmlDeviceSetGpuLockedClocks(gpu *g, unsigned low, unsigned high)
+{
+    CALL(CLOCKS);
+    g->clock_low = low;
+    g->clock_high = high;
+    return SUCCESS;
+}
+int nvmlDeviceResetGpuLockedClocks(gpu *g) { CALL(CLOCKS); g->clock_low = g->clock_high = 0; return SUCCESS; }

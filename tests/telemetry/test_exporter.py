@@ -1,0 +1,229 @@
+"""What a scrape shows: names from the catalogue, units, no driver call, absent where unknown."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from energyopt.core.clock import FakeClock
+from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord, StepShare
+from energyopt.core.results import EnergyTotal, Scope, Source
+from energyopt.core.units import Joules, Seconds
+from telemetry.catalog import CATALOG, PREFIX
+from telemetry.exporter import Exporter
+from telemetry.fake import FakeSource
+from telemetry.meter import Meter
+from telemetry.ports import SensorId
+
+
+@dataclass(frozen=True)
+class Stats:
+    running: int = 3
+    waiting: int = 2
+    blocks_used: int = 25
+    blocks_total: int = 100
+    prompt_tokens: int = 1000
+    output_tokens: int = 400
+    preemptions: int = 1
+    steps: int = 50
+    step_seconds: float = 2.5
+    prompt_tokens_by_source: dict[str, int] = field(
+        default_factory=lambda: {"local_compute": 700, "device": 200, "host": 60, "shared": 40}
+    )
+
+
+RECORD = RequestRecord(
+    request_id="r",
+    arrival=Seconds(10.0),
+    end=Seconds(12.0),
+    prompt_tokens=100,
+    cached_tokens=20,
+    output_tokens=3,
+    finish_reason=FinishReason.LENGTH,
+    token_times=(Seconds(10.5), Seconds(10.6), Seconds(12.0)),
+)
+
+
+def page(exporter: Exporter) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    text, kind = exporter.render()
+    assert kind.startswith("text/plain")
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parse_text(text.decode())
+        for sample in family.samples
+    }
+
+
+def at(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    return name, frozenset(labels.items())
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def running(clock: FakeClock, *sources: FakeSource, seconds: float = 5.0) -> Meter:
+    meter = Meter(sources, clock)
+    for _ in range(round(seconds / 0.05)):
+        clock.advance(0.05)
+        meter.sampler.step()
+    return meter
+
+
+def test_sensors_are_rendered_in_base_units_by_uuid(clock: FakeClock) -> None:
+    found = page(Exporter(running(clock, FakeSource(clock, tick=0.1)), "m"))
+    name = {"gpu_uuid": "GPU-fake", "scope": "gpu"}
+    joules = found[at("energyopt_gpu_energy_joules_total", **name, source="counter")]
+    assert joules == pytest.approx(300 * 4.85, rel=0.03)
+    assert found[at("energyopt_gpu_power_watts", **name, kind="unknown")] == 300.0
+    assert found[at("energyopt_gpu_up", **name)] == 1.0
+    assert found[at("energyopt_gpu_sample_age_seconds", **name)] < 0.06
+    assert found[at("energyopt_gpu_counter_tick_seconds", **name)] == pytest.approx(0.1, abs=0.01)
+    assert found[at("energyopt_gpu_energy_crosscheck_ratio", **name)] == pytest.approx(1.0, rel=0.05)
+
+
+def test_cpu_domains_are_named_by_package(clock: FakeClock) -> None:
+    sources = [FakeSource(clock, sensor=SensorId("cpu:1", scope)) for scope in (Scope.CPU_PACKAGE, Scope.DRAM)]
+    found = page(Exporter(running(clock, *sources), "m"))
+    for domain in ("package", "dram"):
+        assert at("energyopt_cpu_energy_joules_total", package="1", domain=domain, source="counter") in found
+
+
+def test_a_scrape_reads_no_sensor(clock: FakeClock) -> None:
+    source = FakeSource(clock)
+    exporter = Exporter(running(clock, source), "m", Stats)
+    reads = source.reads
+    for _ in range(5):
+        exporter.render()
+    assert source.reads == reads
+
+
+def test_a_sensor_that_is_down_shows_no_power(clock: FakeClock) -> None:
+    """dcgm-exporter#700, nvidia-container-toolkit#48: 0 or the last value for ever."""
+    broken = threading.Event()
+    source = FakeSource(clock, fault=lambda sample: None if broken.is_set() else sample)
+    meter = running(clock, source)
+    broken.set()
+    meter.sampler.poll()
+    found = page(Exporter(meter, "m"))
+    name = {"gpu_uuid": "GPU-fake", "scope": "gpu"}
+    assert found[at("energyopt_gpu_up", **name)] == 0.0
+    assert found[at("energyopt_gpu_read_errors_total", **name)] == 1.0
+    assert not [key for key in found if key[0] == "energyopt_gpu_power_watts"]
+
+
+def test_without_sensors_there_is_no_energy_series(clock: FakeClock) -> None:
+    found = page(Exporter(Meter((), clock), "m"))
+    assert not [key for key in found if "joules" in key[0] or "watts" in key[0]]
+
+
+def test_attributed_energy_sums_to_the_sensor(clock: FakeClock) -> None:
+    """kepler#1837: the sum over processes drifts from the node."""
+    meter = running(clock, FakeSource(clock))
+    share = StepShare("a", Phase.DECODE, 1, 0)
+    meter.record(StepRecord(Seconds(1), Seconds(4), ("GPU-fake",), (share,)))
+    found = page(Exporter(meter, "m"))
+    parts = {
+        phase: found[at("energyopt_attributed_energy_joules_total", model="m", phase=phase, method="compute_weight")]
+        for phase in ("prefill", "decode", "idle", "overhead")
+    }
+    assert parts["decode"] == pytest.approx(900.0)
+    curve = meter.channels[0].curve
+    span = curve.coverage
+    assert span is not None
+    assert sum(parts.values()) == pytest.approx(curve.energy(Seconds(4)) - curve.energy(span[0]))
+
+
+def test_requests_under_own_and_vllm_names(clock: FakeClock) -> None:
+    exporter = Exporter(Meter((), clock), "m", Stats)
+    energy = EnergyTotal(joules=Joules(12.0), error=Joules(1.0), sources=(Source.COUNTER, Source.INTEGRATED))
+    exporter.serving.observe_request(RECORD, energy)
+    found = page(exporter)
+    vllm = {"model_name": "m", "engine": "0"}
+    assert found[at("energyopt_requests_total", model="m", finish_reason="length")] == 1
+    assert found[at("vllm:request_success_total", **vllm, finished_reason="length")] == 1
+    assert found[at("energyopt_time_to_first_token_seconds_sum", model="m")] == pytest.approx(0.5)
+    assert found[at("vllm:time_to_first_token_seconds_sum", **vllm)] == pytest.approx(0.5)
+    assert found[at("energyopt_inter_token_latency_seconds_count", model="m")] == 2
+    assert found[at("vllm:e2e_request_latency_seconds_sum", **vllm)] == pytest.approx(2.0)
+    assert found[at("vllm:request_time_per_output_token_seconds_sum", **vllm)] == pytest.approx(0.75)
+    assert found[at("vllm:request_generation_tokens_sum", **vllm)] == 3
+    assert found[at("energyopt_request_energy_joules_sum", model="m", source="counter+integrated")] == 12.0
+
+
+def test_a_failed_request_is_counted_but_has_no_latency(clock: FakeClock) -> None:
+    exporter = Exporter(Meter((), clock), "m")
+    failed = RequestRecord("r", Seconds(0), Seconds(1), 10, 0, 0, FinishReason.ERROR)
+    exporter.serving.observe_request(failed)
+    found = page(exporter)
+    assert found[at("energyopt_requests_total", model="m", finish_reason="error")] == 1
+    assert not [key for key in found if key[0].endswith(("_seconds_count", "joules_count"))]
+    assert not [key for key in found if key[0] == "vllm:request_success_total"]
+
+
+def test_engine_stats_under_own_and_vllm_names(clock: FakeClock) -> None:
+    found = page(Exporter(Meter((), clock), "m", Stats))
+    vllm = {"model_name": "m", "engine": "0"}
+    assert found[at("energyopt_requests_running", model="m")] == found[at("vllm:num_requests_running", **vllm)] == 3
+    assert found[at("vllm:kv_cache_usage_perc", **vllm)] == 0.25
+    assert found[at("energyopt_tokens_total", model="m", kind="output")] == 400
+    by_source = {
+        dict(labels)["source"]: value
+        for (name, labels), value in found.items()
+        if name == "vllm:prompt_tokens_by_source_total"
+    }
+    assert by_source == {"local_compute": 700, "local_cache_hit": 260, "external_kv_transfer": 40}
+    assert sum(by_source.values()) == found[at("vllm:prompt_tokens_total", **vllm)]
+    assert found[at("vllm:prompt_tokens_cached_total", **vllm)] == 300
+
+
+def test_openmetrics_is_served_to_who_asks_and_parses(clock: FakeClock) -> None:
+    exporter = Exporter(running(clock, FakeSource(clock)), "m", Stats)
+    exporter.serving.observe_request(RECORD)
+    text, kind = exporter.render("application/openmetrics-text;version=1.0.0")
+    assert "openmetrics" in kind
+    assert list(parse_openmetrics(text.decode()))  # type: ignore[no-untyped-call]
+
+
+def test_everything_published_is_in_the_catalogue(clock: FakeClock) -> None:
+    meter = running(clock, FakeSource(clock), FakeSource(clock, sensor=SensorId("cpu:0", Scope.DRAM)))
+    exporter = Exporter(meter, "m", Stats)
+    exporter.serving.observe_request(RECORD, EnergyTotal(joules=Joules(1), error=Joules(0), sources=(Source.COUNTER,)))
+    text, _ = exporter.render()
+    known = {metric.family: metric for metric in CATALOG}
+    seen = set()
+    for family in parse_text(text.decode()):
+        metric = known[family.name]
+        seen.add(family.name)
+        assert family.type == metric.kind
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(metric.labels)
+    assert seen == set(known)
+
+
+def test_two_exporters_do_not_collide(clock: FakeClock) -> None:
+    first, second = (Exporter(Meter((), clock), name, Stats) for name in ("a", "b"))
+    assert at("energyopt_requests_running", model="a") in page(first)
+    assert at("energyopt_requests_running", model="a") not in page(second)
+
+
+class TestCatalogue:
+    def test_names_are_unique_and_in_base_units(self) -> None:
+        assert len({metric.name for metric in CATALOG}) == len(CATALOG)
+        for metric in CATALOG:
+            assert re.fullmatch(r"[a-z_]+(:[a-z0-9_]+)?", metric.name)
+            assert (metric.kind == "counter") == metric.name.endswith("_total")
+            assert not re.search(r"_(milli|micro|ms|mj|mw|uj|kwh)(_|$)", metric.name)
+            assert metric.name.startswith((PREFIX, "vllm:"))
+            assert metric.help.endswith(".")
+
+    def test_histograms_have_growing_buckets(self) -> None:
+        for metric in CATALOG:
+            assert bool(metric.buckets) == (metric.kind == "histogram")
+            assert list(metric.buckets) == sorted(set(metric.buckets))

@@ -1,0 +1,60 @@
+"""``CUDA_VISIBLE_DEVICES`` as CUDA reads it; Zeus 0.16 crashes or measures the wrong board on four of these."""
+
+from __future__ import annotations
+
+import pytest
+
+from energyopt.core.errors import SensorUnavailableError
+from telemetry.visible import GpuIdentity, normal_uuid, visible_gpus
+
+A, B, C = (
+    GpuIdentity("GPU-aaaa", "H100", "00000000:03:00.0"),
+    GpuIdentity("GPU-bbbb", "H100", "00000000:01:00.0"),
+    GpuIdentity("GPU-abcc", "H100", "00000000:02:00.0"),
+)
+GPUS = (A, B, C)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, ("GPU-bbbb", "GPU-abcc", "GPU-aaaa")),
+        ("", ()),
+        ("0", ("GPU-bbbb",)),
+        ("2, 0", ("GPU-aaaa", "GPU-bbbb")),
+        ("0,-1,1", ("GPU-bbbb",)),
+        ("-1", ()),
+        ("7", ()),
+        ("0,7,1", ("GPU-bbbb",)),
+        ("GPU-b", ("GPU-bbbb",)),
+        ("GPU-a", ()),
+        ("GPU-abcc,1", ("GPU-abcc",)),
+        ("GPU-aaaa,GPU-bbbb", ("GPU-aaaa", "GPU-bbbb")),
+        ("MIG-GPU-aaaa/1/0", ("GPU-aaaa",)),
+        ("NoDevFiles", ()),
+    ],
+)
+def test_forms(value: str | None, expected: tuple[str, ...]) -> None:
+    environment = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+    assert visible_gpus(environment, GPUS) == expected
+
+
+def test_an_index_among_several_models_is_ambiguous_unless_ordered_by_bus() -> None:
+    """CUDA counts the fastest first, the driver library by bus: the wrong board would be measured."""
+    mixed = (*GPUS, GpuIdentity("GPU-slow", "L4", "00000000:00:00.0"))
+    with pytest.raises(SensorUnavailableError, match="PCI_BUS_ID"):
+        visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, mixed)
+    by_bus = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert visible_gpus(by_bus, mixed) == ("GPU-slow",)
+
+
+def test_a_mig_instance_without_its_parent_is_refused() -> None:
+    with pytest.raises(SensorUnavailableError, match="which GPU"):
+        visible_gpus({"CUDA_VISIBLE_DEVICES": "MIG-0a1b"}, GPUS)
+
+
+def test_uuid_without_its_prefix() -> None:
+    bare = "01234567-89ab-cdef-0123-456789abcdef"
+    assert normal_uuid(bare) == f"GPU-{bare}"
+    assert normal_uuid(f"GPU-{bare}") == f"GPU-{bare}"
+    assert normal_uuid("MIG-1") == "MIG-1"
