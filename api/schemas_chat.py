@@ -15,6 +15,9 @@ from energyopt.core.errors import RequestError
 from .errors import UnsupportedFieldError
 from .schemas import GenerationBody
 
+_RESERVED = {"self", "messages", "tools", "add_generation_prompt"}
+"""Names that a renderer's call takes already."""
+
 
 class ChatBody(GenerationBody):
     """``max_completion_tokens`` wins over its old name ``max_tokens``."""
@@ -48,9 +51,9 @@ class ChatBody(GenerationBody):
     def template_kwargs(self) -> dict[str, object]:
         """Variables for the template. Raises RequestError when one would replace what the request itself says."""
         extra = dict(self.chat_template_kwargs or {})
-        taken = sorted(extra.keys() & {"messages", "tools", "add_generation_prompt"})
+        taken = sorted(extra.keys() & _RESERVED)
         if taken:
-            message = f"chat_template_kwargs may not set {taken[0]!r}: it is a field of the request."
+            message = f"chat_template_kwargs may not set {taken[0]!r}: the request itself sets it."
             raise RequestError(message, param="chat_template_kwargs")
         if self.reasoning_effort is not None:
             extra.setdefault("reasoning_effort", self.reasoning_effort)

@@ -1,13 +1,15 @@
 """The two reply shapes, chat and plain completion: whole replies, and the events of a stream.
 
-Chunks are made of prepared text and one ``json.dumps`` per string: a stream makes one per token, and validating models
-there costs several times as much (tests/bench has the figure).
+A stream makes one event per token, so the common one is put together from prepared text; validating a model there
+costs many times as much (tests/bench/test_api_cost.py prints the figures).
 """
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Protocol
 
 from energyopt.core.records import FinishReason
@@ -42,38 +44,72 @@ class Shape(Protocol):
         ...
 
 
-class _Frame:
-    """What both shapes share: the constant start of every chunk, and its end."""
+class _Frame(ABC):
+    """What both shapes share: the frame of every event, and the fast way to write the common one.
+
+    ``chunk`` writes an output that is only text from prepared halves; ``full_chunk`` is its slow twin, which writes
+    any output. The halves are cut from an event of the slow twin, so both agree by construction.
+    """
 
     def __init__(self, call: Call, tokenizer: Tokenizer, chunk_object: str, reply_object: str) -> None:
         self._call = call
         self._tokenizer = tokenizer
         self._wants_logprobs = [job.params.logprobs is not None for job in call.jobs]
+        self._head = {"id": call.id, "object": chunk_object, "created": call.created, "model": call.model}
         self._reply_object = reply_object
-        head = {"id": call.id, "object": chunk_object, "created": call.created, "model": call.model}
-        self._head = f"data: {json.dumps(head)[:-1]}, "
-        self._no_usage = ', "usage": null' if call.include_usage or call.continuous_usage else ""
+        self._tells_usage = call.include_usage or call.continuous_usage
+        self._halves = [self._halve(index) for index in range(len(call.jobs))]
+
+    def chunk(self, index: int, output: Output, usage: Json | None) -> bytes:
+        if output.finish_reason is not None or usage is not None or self._wants_logprobs[index]:
+            return self.full_chunk(index, output, usage)
+        if not output.text:  # an incomplete character or stop string
+            return b""
+        start, end = self._halves[index]
+        return f"{start}{quoted(output.text)}{end}".encode()
+
+    def full_chunk(self, index: int, output: Output, usage: Json | None) -> bytes:
+        """The event of any output."""
+        logprobs = self._logprobs(index, [output]) if self._wants_logprobs[index] else None
+        return self._event([self._choice(index, self._part(output.text), logprobs, output.finish_reason)], usage)
 
     def closing(self, usage: Json) -> bytes:
-        return f'{self._head}"choices": [], "usage": {json.dumps(usage)}}}\n\n'.encode()
+        return self._event([], usage)
 
-    def _event(
-        self, index: int, middle: str, logprobs: Json | None, output: Output | None, usage: Json | None
-    ) -> bytes:
-        reason = json.dumps(output.finish_reason) if output is not None else "null"
-        end = self._no_usage if usage is None else f', "usage": {json.dumps(usage)}'
-        probabilities = "null" if logprobs is None else json.dumps(logprobs)
-        choice = f'{{"index": {index}, {middle}, "logprobs": {probabilities}, "finish_reason": {reason}}}'
-        return f'{self._head}"choices": [{choice}]{end}}}\n\n'.encode()
+    def reply(self, outputs: Sequence[Sequence[Output]], usage: Json) -> bytes:
+        choices = []
+        for index, parts in enumerate(outputs):
+            logprobs = self._logprobs(index, parts) if self._wants_logprobs[index] else None
+            choices.append(self._choice(index, self._body(text_of(parts)), logprobs, reason_of(parts)))
+        return json.dumps({**self._head, "object": self._reply_object, "choices": choices, "usage": usage}).encode()
 
-    def _silent(self, index: int, output: Output) -> bool:
-        """No text, no end, and no log-probabilities to carry: an incomplete character or stop string."""
-        return not output.text and output.finish_reason is None and not self._wants_logprobs[index]
+    def _event(self, choices: Sequence[Json], usage: Json | None) -> bytes:
+        tail = {"usage": usage} if self._tells_usage else {}
+        return f"data: {json.dumps({**self._head, 'choices': choices, **tail})}\n\n".encode()
 
-    def _whole(self, choices: Sequence[Json], usage: Json) -> bytes:
-        call = self._call
-        head = {"id": call.id, "object": self._reply_object, "created": call.created, "model": call.model}
-        return json.dumps({**head, "choices": choices, "usage": usage}).encode()
+    def _choice(self, index: int, content: Json, logprobs: Json | None, reason: FinishReason | None) -> Json:
+        return {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}
+
+    def _halve(self, index: int) -> tuple[str, str]:
+        # The call's id is random, so that no other string of the event can be equal to this mark.
+        mark = f"{self._call.id}-text"
+        start, end = self._event([self._choice(index, self._part(mark), None, None)], None).decode().split(quoted(mark))
+        return start, end
+
+    @abstractmethod
+    def _part(self, text: str) -> Json:
+        """New text in a chunk."""
+        ...
+
+    @abstractmethod
+    def _body(self, text: str) -> Json:
+        """All text in a reply."""
+        ...
+
+    @abstractmethod
+    def _logprobs(self, index: int, parts: Sequence[Output]) -> Json:
+        """Log-probabilities of the tokens of ``parts``, which follow those asked for before."""
+        ...
 
 
 class ChatShape(_Frame):
@@ -83,61 +119,36 @@ class ChatShape(_Frame):
         super().__init__(call, tokenizer, "chat.completion.chunk", "chat.completion")
 
     def opening(self) -> bytes:
-        middle = '"delta": {"role": "assistant", "content": ""}'
-        return b"".join(self._event(index, middle, None, None, None) for index in range(len(self._call.jobs)))
+        role = {"delta": {"role": "assistant", "content": ""}}
+        return b"".join(self._event([self._choice(i, role, None, None)], None) for i in range(len(self._call.jobs)))
 
-    def chunk(self, index: int, output: Output, usage: Json | None) -> bytes:
-        if self._silent(index, output):
-            return b""
-        delta = f'"delta": {{"content": {json.dumps(output.text)}}}' if output.text else '"delta": {}'
-        return self._event(index, delta, self._logprobs(index, [output]), output, usage)
+    def _part(self, text: str) -> Json:
+        return {"delta": {"content": text} if text else {}}
 
-    def reply(self, outputs: Sequence[Sequence[Output]], usage: Json) -> bytes:
-        choices = [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": text_of(parts), "refusal": None},
-                "logprobs": self._logprobs(index, parts),
-                "finish_reason": reason_of(parts),
-            }
-            for index, parts in enumerate(outputs)
-        ]
-        return self._whole(choices, usage)
+    def _body(self, text: str) -> Json:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
-    def _logprobs(self, index: int, parts: Sequence[Output]) -> Json | None:
-        return chat_logprobs(self._tokenizer, parts) if self._wants_logprobs[index] else None
+    def _logprobs(self, index: int, parts: Sequence[Output]) -> Json:
+        return chat_logprobs(self._tokenizer, parts)
 
 
 class CompletionShape(_Frame):
     """``text_completion``, for whole replies and chunks alike."""
 
     def __init__(self, call: Call, tokenizer: Tokenizer) -> None:
-        super().__init__(call, tokenizer, "text_completion", "text_completion")
         self._offsets = [0] * len(call.jobs)
+        super().__init__(call, tokenizer, "text_completion", "text_completion")
 
     def opening(self) -> bytes:
         return b""
 
-    def chunk(self, index: int, output: Output, usage: Json | None) -> bytes:
-        if self._silent(index, output):
-            return b""
-        return self._event(index, f'"text": {json.dumps(output.text)}', self._logprobs(index, [output]), output, usage)
+    def _part(self, text: str) -> Json:
+        return {"text": text}
 
-    def reply(self, outputs: Sequence[Sequence[Output]], usage: Json) -> bytes:
-        choices = [
-            {
-                "index": index,
-                "text": text_of(parts),
-                "logprobs": self._logprobs(index, parts),
-                "finish_reason": reason_of(parts),
-            }
-            for index, parts in enumerate(outputs)
-        ]
-        return self._whole(choices, usage)
+    def _body(self, text: str) -> Json:
+        return {"text": text}
 
-    def _logprobs(self, index: int, parts: Sequence[Output]) -> Json | None:
-        if not self._wants_logprobs[index]:
-            return None
+    def _logprobs(self, index: int, parts: Sequence[Output]) -> Json:
         start = self._offsets[index]
         self._offsets[index] += sum(
             len(self._tokenizer.token_text(token)) for part in parts for token in part.token_ids

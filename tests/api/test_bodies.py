@@ -82,6 +82,7 @@ async def test_a_field_like_nothing_known_is_refused_plainly(in_process: Any) ->
         ({"functions": [{"name": "f"}]}, "functions", "not supported"),
         ({"chat_template": "{{ x }}"}, "chat_template", "null"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "'messages'"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs", "'self'"),
     ],
 )
 async def test_refused_chat_bodies(in_process: Any, body: dict[str, object], param: str, word: str) -> None:

@@ -129,6 +129,7 @@ def test_joined_chunks_equal_the_reply(texts: list[str], chat: bool, logprobs: b
     def shape() -> ChatShape | CompletionShape:
         return (ChatShape if chat else CompletionShape)(call, FakeTokenizer())
 
+    assert shape().chunk(0, outputs[0], None) in (shape().full_chunk(0, outputs[0], None), b"")
     streaming = shape()
     raw = b"".join([streaming.opening(), *(streaming.chunk(0, output, None) for output in outputs)])
     chunks = [json.loads(data)["choices"][0] for _, data in events(raw.decode())]
