@@ -7,6 +7,7 @@ let mypy tell watts from joules.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NewType
 
@@ -33,7 +34,8 @@ _SIZE = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
-_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+# No two neighbours match the same character, so a long text that does not match costs linear time.
+_QUANTITY = re.compile(r"((?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)")
 
 
 def joules_from_millijoules(value: float) -> Joules:
@@ -92,17 +94,20 @@ def parse_bytes(text: str) -> Bytes:
 
 
 def _parse(text: str, table: dict[str, float] | dict[str, int], default: str, what: str) -> float:
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text.strip())
     unit = str(match.group(2) or default) if match else ""
-    if match is None or unit not in table:
+    value = float(match.group(1)) * table[unit] if match and unit in table else math.inf
+    if not math.isfinite(value):
         raise ConfigError(f"{text!r} is not {what}: expected a number with one of the units {', '.join(table)}.")
-    return float(match.group(1)) * table[unit]
+    return value
 
 
 def format_si(value: float | None, unit: str, digits: int = 3) -> str:
     """``format_si(0.0123, "s")`` -> ``"12.3 ms"``; unknown (None) is an em dash, never 0."""
     if value is None:
         return "—"
+    if not math.isfinite(value):
+        return f"{value} {unit}"
     magnitude = abs(value)
     for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ")):
         if magnitude >= factor * 0.9995:
