@@ -164,7 +164,13 @@ def describe_validation(kind: type[BaseModel], error: ValidationError) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if not where:
         return f"{message[:1].upper()}{message[1:]}."
-    return f"{where} = {first['input']!r} is not allowed: {message[:1].lower()}{message[1:]}."
+    return f"{where} = {_shown(first['input'])} is not allowed: {message[:1].lower()}{message[1:]}."
+
+
+def _shown(value: object) -> str:
+    """A value as a message repeats it: whole where it is short, its beginning where it came from a large body."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _fields_at(kind: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

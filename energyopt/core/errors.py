@@ -26,7 +26,7 @@
     │   ├── OutOfMemoryError                               it did not fit
     │   ├── CrashError                                     the process died
     │   └── TrialTimeoutError                              it did not finish in its time
-    └── NoFeasibleError                exit 3              no configuration keeps the SLO
+    └── NoFeasibleError                exit 3   HTTP 409   no configuration keeps the SLO
 
 The message is one sentence for the user: it names the value and what is allowed.
 """
