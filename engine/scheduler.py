@@ -30,13 +30,28 @@ class _Plan:
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self.items: list[ScheduledRequest] = []
         self.crowded = False
+        self._decodes: list[ScheduledRequest] = []
+        self._prefills: list[ScheduledRequest] = []
+
+    @property
+    def empty(self) -> bool:
+        return not (self._decodes or self._prefills)
 
     def add(self, request: Request, count: int) -> None:
+        """Also a request that comes back from preemption may be a decode: the cache can hold all but its last token."""
         start = request.num_computed
-        self.items.append(ScheduledRequest(request, start, count, start + count == request.num_tokens))
+        item = ScheduledRequest(request, start, count, start + count == request.num_tokens)
+        (self._decodes if _is_decode(item) else self._prefills).append(item)
         self.budget -= count
+
+    def batch(self) -> Batch:
+        return Batch((*self._decodes, *self._prefills))
+
+
+def _is_decode(item: ScheduledRequest) -> bool:
+    """``item.request.phase is DECODE`` as it was when the item was planned, and cheaper to ask."""
+    return item.count == 1 and item.sample and bool(item.request.output)
 
 
 class Scheduler:
@@ -105,11 +120,11 @@ class Scheduler:
         prefills = self._plan_decodes(plan)
         self._plan_prefills(plan, prefills)
         self._plan_admissions(plan)
-        if not plan.items:
+        if plan.empty:
             if self.has_work:
                 raise EngineError("The scheduler has requests but found nothing to compute.")
             return None
-        return Batch(tuple(plan.items))
+        return plan.batch()
 
     def settle(self, batch: Batch, result: StepResult) -> Settled:
         """Take over what a step computed: tokens, cached blocks, requests that ended.
@@ -123,8 +138,7 @@ class Scheduler:
         for item, sampled in zip(batch.items, result.sampled, strict=True):
             request = item.request
             cached = self._hits.pop(request.id, _NOTHING_CACHED) if self._hits else _NOTHING_CACHED
-            # The same as request.phase, which would have to be asked before anything changes, only faster.
-            phase = Phase.DECODE if item.count == 1 and item.sample and request.output else Phase.PREFILL
+            phase = Phase.DECODE if _is_decode(item) else Phase.PREFILL
             shares.append(StepShare(request.id, phase, item.count, item.start, cached))
             self.cache.commit(request, item.start + item.count)
             if (sampled is not None) != item.sample:
@@ -166,7 +180,7 @@ class Scheduler:
         for request in prefills:
             if plan.budget == 0:
                 return
-            while not plan.items and request.status is Status.RUNNING and self.cache.room(request) == 0:
+            while plan.empty and request.status is Status.RUNNING and self.cache.room(request) == 0:
                 self._preempt_youngest(plan)
             if request.status is not Status.RUNNING:
                 continue
