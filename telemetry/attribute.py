@@ -135,17 +135,20 @@ def divide(amount: int, weights: Sequence[float]) -> list[int]:
 
     Weights that are all 0 count as equal; without weights there are no parts.
     """
-    if not weights:
-        return []
+    if len(weights) < 2:
+        return [amount] * len(weights)
     total = sum(weights)
     if total <= 0:
         return divide(amount, [1.0] * len(weights))
     whole = [int(weight / total * WEIGHT_UNITS) for weight in weights]
-    if not any(whole):
-        return divide(amount, [1.0] * len(weights))
     unit = sum(whole)
-    parts = [amount * weight // unit for weight in whole]
-    missing = amount - sum(parts)
-    for index in sorted(range(len(parts)), key=lambda index: -(amount * whole[index] % unit))[:missing]:
+    if not unit:
+        return divide(amount, [1.0] * len(weights))
+    parts, rests = [], []
+    for weight in whole:
+        part, rest = divmod(amount * weight, unit)
+        parts.append(part)
+        rests.append(rest)
+    for index in sorted(range(len(parts)), key=rests.__getitem__, reverse=True)[: amount - sum(parts)]:
         parts[index] += 1
     return parts

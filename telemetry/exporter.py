@@ -9,6 +9,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from energyopt.core.records import RequestRecord
 from energyopt.core.results import Scope
 
 from . import catalog
@@ -31,9 +32,15 @@ class Exporter:
     """
 
     def __init__(self, meter: Meter, model: str, stats: Callable[[], StatsView] | None = None) -> None:
+        self._meter = meter
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(SensorCollector(meter, model))
         self.serving = ServingMetrics(self._registry, model, stats)
+
+    def observe_request(self, record: RequestRecord) -> None:
+        """Count a finished request with the joules its recorded steps took so far; calls no driver."""
+        self._meter.ledger.settle()
+        self.serving.observe_request(record, self._meter.ledger.request_energy(record.request_id))
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """The page and its content type, in the format that the ``Accept`` header prefers."""

@@ -123,9 +123,12 @@ class Ledger:
             return _sum(usages)
 
     def _span(self, account: _Account, request_id: str, step: StepRecord) -> None:
-        usage = account.requests.setdefault(request_id, _Usage())
-        account.requests.move_to_end(request_id)
-        usage.first, usage.last = min(usage.first, step.start), max(usage.last, step.end)
+        usage = account.requests.get(request_id)
+        if usage is None:
+            account.requests[request_id] = _Usage(first=step.start, last=step.end)
+        else:
+            account.requests.move_to_end(request_id)  # a running request is never the one forgotten
+            usage.first, usage.last = min(usage.first, step.start), max(usage.last, step.end)
         while len(account.requests) > MAX_REQUESTS:
             account.requests.popitem(last=False)
 

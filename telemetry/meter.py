@@ -63,7 +63,7 @@ class Meter:
         """End sampling and release the drivers; what was measured stays readable. Idempotent."""
         self.sampler.stop()
         for channel in self.channels:
-            channel.source.close()
+            channel.close()
 
     def __enter__(self) -> Meter:
         self.start()
@@ -123,7 +123,8 @@ class Meter:
         deadline = self._clock.now() + SETTLE
         while not all(_covers(channel, end) for channel in self.channels):
             self.sampler.poll()
-            if all(_covers(channel, end) for channel in self.channels) or self._clock.now() >= deadline:
+            settled = all(_covers(channel, end) or channel.closed for channel in self.channels)
+            if settled or self._clock.now() >= deadline:
                 return
             self._clock.sleep(Seconds(0.02))
 

@@ -37,6 +37,7 @@ class Channel:
         self.overruns = 0
         self.failure: str | None = None
         self.sample: Sample | None = None
+        self.closed = False
         self._clock = clock
         self._period = period
         self._reading = Lock()
@@ -59,13 +60,23 @@ class Channel:
         return Seconds(max(0.0, self._due - self._clock.now()))
 
     def take(self) -> bool:
-        """Read once now. False if it failed or if another thread is reading, whose sample will do."""
-        if not self._reading.acquire(blocking=False):
+        """Read once now. False if it failed, if closed, or if another thread is reading, whose sample will do."""
+        if self.closed or not self._reading.acquire(blocking=False):
             return False
         try:
             return self._take()
         finally:
             self._reading.release()
+
+    def close(self) -> None:
+        """Release the driver and read no more. A call that hangs in the driver keeps its handle: pulling it away
+        would crash the process."""
+        self.closed = True
+        if self._reading.acquire(blocking=False):
+            try:
+                self.source.close()
+            finally:
+                self._reading.release()
 
     def keep_pace(self) -> None:
         """Set the next time to read: on the beat, or after a pause that doubles with every failure in a row."""

@@ -216,9 +216,23 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Hold back signals that would end the block half way; they arrive after it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDING, signal.SIGINT))
+    """Hold back signals that would end the block half way; they arrive after it.
+
+    Masking them for this thread would not do: the kernel hands a signal to any thread, and Python then runs its
+    handler in the main one. Other threads are never interrupted.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+    before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGINT)}
+    held = {number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)}
+    for number in held:
+        signal.signal(number, lambda number, frame: caught.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in held.items():
+            signal.signal(number, handler)
+        for caught_number in caught:
+            signal.raise_signal(caught_number)

@@ -157,6 +157,17 @@ def test_requests_under_own_and_vllm_names(clock: FakeClock) -> None:
     assert found[at("energyopt_request_energy_joules_sum", model="m", source="counter+integrated")] == 12.0
 
 
+def test_a_finished_request_brings_its_own_energy_without_a_driver_call(clock: FakeClock) -> None:
+    source = FakeSource(clock)
+    meter = running(clock, source)
+    share = StepShare("r", Phase.DECODE, 1, 0)
+    meter.record(StepRecord(Seconds(1), Seconds(3), ("GPU-fake",), (share,)))
+    exporter, reads = Exporter(meter, "m"), source.reads
+    exporter.observe_request(RECORD)
+    assert source.reads == reads
+    assert page(exporter)[at("energyopt_request_energy_joules_sum", model="m", source="counter")] == 600.0
+
+
 def test_a_failed_request_is_counted_but_has_no_latency(clock: FakeClock) -> None:
     exporter = Exporter(Meter((), clock), "m")
     failed = RequestRecord("r", Seconds(0), Seconds(1), 10, 0, 0, FinishReason.ERROR)

@@ -111,6 +111,10 @@ def test_runs_on_threads_and_closes_its_sources() -> None:
         assert reading.joules == pytest.approx(300.0 * reading.window, rel=0.01)
     assert source.closed
     meter.stop()
+    reads = source.reads
+    assert len(meter.readings(Seconds(start + 0.1), Seconds(start + 0.3))) == 1
+    assert meter.readings(start, Seconds(start + 100)) == ()
+    assert source.reads == reads, "a stopped meter must not open the driver again"
 
 
 class TestDetect:
