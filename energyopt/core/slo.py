@@ -88,9 +88,13 @@ class Slo:
         return cls(metric, statistic, _target(match.group(4), text, higher))
 
     def __str__(self) -> str:
+        """The text form: ``parse`` makes exactly this objective of it, with more digits where six do not do."""
         if self.metric in HIGHER_IS_BETTER:
-            return f"{self.metric}:{self.statistic}>{self.target:g}"
-        return f"{self.metric}:{self.statistic}<{self.target * 1e3:g}ms"
+            short = f"{self.target:g}"
+            return f"{self.metric}:{self.statistic}>{short if float(short) == self.target else repr(self.target)}"
+        short = f"{self.target * 1e3:g}ms"
+        exact = parse_seconds(short) == self.target
+        return f"{self.metric}:{self.statistic}<{short if exact else f'{self.target!r}s'}"
 
     @staticmethod
     def samples_of(metric: SloMetric, requests: Iterable[RequestRecord]) -> list[float]:
@@ -252,5 +256,5 @@ def _target(word: str, text: str, rate: bool) -> float:
     except (ValueError, ConfigError) as error:
         raise SloError(f"{text!r}: {word!r} is not {'a number' if rate else 'a duration such as 500ms'}.") from error
     if not (math.isfinite(value) and value > 0):
-        raise SloError(f"{text!r}: the target must be above 0.")
+        raise SloError(f"{text!r}: the target must be a finite number above 0.")
     return Seconds(value)
