@@ -150,6 +150,12 @@ def vector_rows(arch: Arch, outputs: int) -> Rows:
     return Rows(rows, 512, 2 if arch.warp == 64 else 4)
 
 
+def vocabulary(arch: Arch, tokens: int) -> Rows:
+    """Sampling goes over a row many times with one program: all the warps that one may have, eight logits a thread."""
+    warps = max(1, 1024 // arch.warp) if arch.warp > 1 else 1
+    return Rows(1, min(8192, power_of_two(tokens)), min(warps, 16 if arch.is_amd else 32))
+
+
 def copies_per_launch(arch: Arch) -> int:
     """How many block copies one launch may carry.
 
