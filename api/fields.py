@@ -13,8 +13,6 @@ from .errors import UnknownFieldError, UnsupportedFieldError
 
 HARMLESS = frozenset(
     {
-        "cache_salt",  # cache keys hold token ids only, so a salt changes nothing that a client can see
-        "kv_transfer_params",
         "metadata",
         "mm_processor_kwargs",
         "parallel_tool_calls",
@@ -36,6 +34,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "allowed_token_ids": ([],),
     "audio": (),
     "bad_words": ([],),
+    "cache_salt": (),  # a client that salts wants its prefixes apart from others': ignoring that would break it
     "chat_template": (),
     "continue_final_message": (False,),
     "documents": ([],),
@@ -48,6 +47,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "guided_regex": (),
     "include_reasoning": (True,),
     "include_stop_str_in_output": (False,),
+    "kv_transfer_params": (),
     "length_penalty": (1,),
     "logit_bias": ({},),
     "min_tokens": (0,),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from api.app import create_app
 from api.serve import bind, serve
 from api.services import Services
 from energyopt import __version__
 from energyopt.core.config import Config, EngineConfig, PowerConfig
-from energyopt.core.errors import ModelFormatError
+from energyopt.core.errors import RequestError
 from energyopt.core.records import StepRecord
 from energyopt.core.units import format_si
 from telemetry.exporter import Exporter
@@ -56,6 +56,23 @@ def run_service(request: ServeRequest, notify: Notify) -> None:
                 service.engine.close()
 
 
+class NoChat:
+    """Stands in for the template of a model that has none: completions work, chats are refused."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        **kwargs: object,
+    ) -> str:
+        raise RequestError(f"{self._model} has no chat template; /v1/completions serves it.", param="messages")
+
+
 class _Service:
     """The running engine with its metrics page."""
 
@@ -66,14 +83,12 @@ class _Service:
         self.engine: RunningEngine = ready.start(_ignore_step, self._exporter.serving.observe_request)
 
     def bundle(self) -> Services:
-        """What the application is handed. Raises ModelFormatError for a model without a chat template."""
+        """What the application is handed."""
         loaded, meter = self.engine.loaded, self.engine.meter
-        if loaded.chat is None:
-            raise ModelFormatError(f"The model {loaded.name} has no chat template.")
         return Services(
             engine=self.engine.front,
             tokenizer=loaded.tokenizer,
-            chat=loaded.chat,
+            chat=loaded.chat or NoChat(loaded.name),
             metrics=self._exporter,
             model_names=tuple(dict.fromkeys((loaded.name, self._request.engine.model))),
             version=__version__,
