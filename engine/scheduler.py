@@ -26,11 +26,11 @@ _NOTHING_CACHED: Mapping[str, int] = {}
 
 
 class _Plan:
-    """A batch in the making. ``crowded`` says that blocks ran short, so nobody new should come in."""
+    """A batch in the making. ``preempted`` says that blocks ran short, so nobody should come in."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self.crowded = False
+        self.preempted = False
         self._decodes: list[ScheduledRequest] = []
         self._prefills: list[ScheduledRequest] = []
 
@@ -184,9 +184,7 @@ class Scheduler:
                 self._preempt_youngest(plan)
             if request.status is not Status.RUNNING:
                 continue
-            wanted = min(request.remaining, plan.budget)
-            count = min(wanted, self.cache.room(request))
-            plan.crowded |= count < wanted
+            count = min(request.remaining, plan.budget, self.cache.room(request))
             if count:
                 self.cache.grow(request, request.num_computed + count)
                 plan.add(request, count)
@@ -196,7 +194,7 @@ class Scheduler:
 
         One idle block per running request is left alone, so that an admission does not force a preemption at once.
         """
-        while plan.budget and self._waiting and not plan.crowded and len(self._running) < self._config.max_num_seqs:
+        while plan.budget and self._waiting and not plan.preempted and len(self._running) < self._config.max_num_seqs:
             request = self._waiting.peek()
             hit = self.cache.lookup(request)
             if not self.cache.can_admit(request, hit, spare=len(self._running)):
@@ -223,7 +221,7 @@ class Scheduler:
         victim.num_preemptions += 1
         self._waiting.push(victim)
         self.counters.preemptions += 1
-        plan.crowded = True
+        plan.preempted = True
         return victim
 
     def _append(self, request: Request, sampled: Sampled, at: Seconds) -> None:
@@ -233,5 +231,5 @@ class Scheduler:
         params = request.params
         if (sampled.token in self._eos_ids and not params.ignore_eos) or sampled.token in params.stop_token_ids:
             self.finish(request, FinishReason.STOP)
-        elif len(request.output) >= params.max_tokens or request.num_tokens >= self._max_model_len:
+        elif len(request.output) >= params.max_tokens:  # at the latest at the end of the context: see ``add``
             self.finish(request, FinishReason.LENGTH)

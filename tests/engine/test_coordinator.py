@@ -54,11 +54,12 @@ def test_lookup_stops_at_the_first_miss() -> None:
     cache.free(first)
     cache.pool.allocate(5)  # four worthless blocks and the tail of the request
     assert cache.lookup(request(list(range(17)))).tokens == 12
-    head = cache.pool.find(first.block_hashes[0])
-    assert head is not None
-    cache.pool.touch([head])
-    cache.pool.allocate(2)  # the two in the middle
-    cache.pool.free([head])
+    first_block, _, third_block = (cache.pool.find(name) for name in first.block_hashes[:3])
+    assert first_block is not None
+    assert third_block is not None
+    cache.pool.touch([first_block, third_block])
+    cache.pool.allocate(1)  # the second, the only one idle
+    assert cache.pool.find(first.block_hashes[2]) == third_block
     assert cache.lookup(request(list(range(17)))).tokens == 4
 
 

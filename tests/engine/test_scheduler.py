@@ -73,6 +73,44 @@ def test_the_youngest_is_preempted_and_comes_back_first(make_rig: type[Rig]) -> 
     assert late.token_times[0] > young.token_times[len(kept)] - Seconds(1e-9)
 
 
+def test_an_admission_leaves_the_running_a_block_to_grow_into(make_rig: type[Rig]) -> None:
+    rig = make_rig(num_blocks=4, block_tokens=4)
+    first, second = rig.add(range(7), max_tokens=6), rig.add(range(50, 55), max_tokens=2)
+    rig.drain()
+    assert rig.scheduler.counters.preemptions == 0
+    assert second.token_times[0] > first.token_times[-1]
+
+
+def test_nobody_overtakes_a_request_that_waits_for_blocks(make_rig: type[Rig]) -> None:
+    rig = make_rig(num_blocks=8, block_tokens=4)
+    rig.add(range(10), max_tokens=8)
+    large, small = rig.add(range(100, 120), max_tokens=2), rig.add([1], max_tokens=1)
+    rig.drain()
+    assert large.token_times[0] <= small.token_times[0]
+
+
+def test_a_prompt_takes_the_blocks_that_are_left_and_waits_for_more(make_rig: type[Rig]) -> None:
+    # The decode eats a block a step while the prompt is computed in chunks of three: at last one block is left.
+    rig = make_rig(num_blocks=15, block_tokens=1, max_num_batched_tokens=4, max_num_seqs=4)
+    decode = rig.add([1], max_tokens=8, name="decode")
+    rig.step()
+    prompt = rig.add(range(50, 62), max_tokens=1, name="prompt")
+    rig.drain()
+    chunks = [s.computed_tokens for record in rig.records for s in record.shares if s.request_id == "prompt"]
+    assert chunks[:4] == [3, 3, 3, 1]
+    assert rig.scheduler.counters.preemptions == prompt.num_preemptions == 1
+    assert len(decode.output) == 8
+
+
+def test_blocks_held_by_nobody_we_know_end_the_engine_loudly(make_rig: type[Rig]) -> None:
+    rig = make_rig(num_blocks=4, block_tokens=4)
+    rig.add(range(4), max_tokens=9)
+    assert rig.step()
+    rig.cache.pool.allocate(3)
+    with pytest.raises(EngineError, match="runs alone and the KV pool is still too small"):
+        rig.scheduler.schedule()
+
+
 def test_a_request_that_comes_back_as_a_decode_stands_with_the_decodes(make_rig: type[Rig]) -> None:
     # With blocks of one token the cache may hold all of a preempted request but its newest token.
     rig = make_rig(num_blocks=30, block_tokens=1, max_num_batched_tokens=8)
