@@ -53,7 +53,7 @@ class Lease:
         self._thread.join()
         try:
             self._store.release(self._study_id, self.owner)
-        except StoreError as refused:
+        except (StoreError, NotFoundError) as refused:
             if error is None:
                 raise
             error.add_note(f"The lease of the study was not released either: {refused}")

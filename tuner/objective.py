@@ -45,6 +45,11 @@ class Objective:
         self._slos = tuple(dict.fromkeys(str(Slo.parse(text)) for text in slos))
         self.keys = (FITS, COMPLETES, *self._slos)
 
+    @property
+    def unit(self) -> str:
+        """The unit of ``value``."""
+        return "tokens/J" if self._maximize == "tokens_per_joule" else "tokens/s"
+
     def value(self, result: RunResult) -> float | None:
         """The figure maximised in its own unit; None if it was not measured or is not above 0."""
         measured: float | None = result.tokens_per_joule if self._maximize == "tokens_per_joule" else result.output_rate

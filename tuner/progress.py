@@ -78,7 +78,13 @@ class Reporter:
             if value is not None:
                 self._best = max(value, self._best or value)
         self._current = None
-        self._emit("done", 1.0, f"trial {trial.number}: {trial.outcome}")
+        self._emit("done", 1.0, self._words(trial))
+
+    def _words(self, trial: TrialRecord) -> str:
+        value = self._objective.value(trial.result) if trial.result else None
+        figure = "" if value is None else f", {value:.3g} {self._objective.unit}"
+        why = f" ({trial.error.removesuffix('.')})" if trial.error else ""
+        return f"trial {trial.number}: {trial.outcome}{figure}{why}"
 
     def _emit(self, stage: str, fraction: float, message: str) -> None:
         number = None if self._current is None else self._current.number

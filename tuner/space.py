@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from energyopt.core.config import Deployment, describe_validation
 from energyopt.core.errors import ConfigError
 from energyopt.core.study import Knob, Space, Value
+
+from .paths import knob_paths, read_path, with_path
 
 Params = Mapping[str, Value]
 """One point: a value for every knob, by path."""
@@ -47,9 +49,10 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class SpacePlan:
-    """The valid points in the space's order, and how many points each rule removed."""
+    """The valid points in the space's order, as values and as positions, and how many points each rule removed."""
 
     points: tuple[Params, ...]
+    indices: tuple[tuple[int, ...], ...]
     removed: Mapping[str, int]
 
     @property
@@ -88,7 +91,7 @@ class SearchSpace:
         self._rules = tuple(rules)
         self._template = baseline.model_dump()
         self._check_paths(baseline)
-        self.baseline_params: Params = {knob.path: _read(self._template, knob.path) for knob in space.knobs}
+        self.baseline_params: Params = {knob.path: read_path(self._template, knob.path) for knob in space.knobs}
         self._check_values()
 
     @property
@@ -102,6 +105,7 @@ class SearchSpace:
 
     def apply(self, params: Params) -> Deployment:
         """The baseline with ``params`` put in. Raises ConfigError with the rule that forbids the point."""
+        self.index(params)
         found = self._build(params)
         if isinstance(found, Rejection):
             raise ConfigError(f"{_words(params)} is not a valid configuration: {found.reason}.")
@@ -109,6 +113,7 @@ class SearchSpace:
 
     def check(self, params: Params) -> Rejection | None:
         """Why ``params`` cannot be run, or None if it can. Raises ConfigError if it is no point of this space."""
+        self.index(params)
         found = self._build(params)
         return found if isinstance(found, Rejection) else None
 
@@ -119,33 +124,34 @@ class SearchSpace:
             raise ConfigError(f"{unknown[0]!r} is no knob of this space: {_listing(k.path for k in self.knobs)}.")
         return tuple(_position(knob, params) for knob in self.knobs)
 
+    def at(self, index: Sequence[int]) -> Params:
+        """The point whose values stand at these positions: the inverse of ``index``."""
+        return {knob.path: knob.values[i] for knob, i in zip(self.knobs, index, strict=True)}
+
     @cached_property
     def plan(self) -> SpacePlan:
         """All valid points, enumerated once. Raises ConfigError if there are none, or too many to list."""
         if self._space.size > MAX_POINTS:
             raise ConfigError(f"The space has {self._space.size} points; at most {MAX_POINTS} are searched.")
         points: list[Params] = []
+        indices: list[tuple[int, ...]] = []
         removed: Counter[str] = Counter()
-        for params in self._product():
-            rejection = self.check(params)
-            if rejection is None:
-                points.append(params)
+        for index in itertools.product(*(range(len(knob.values)) for knob in self.knobs)):
+            params = self.at(index)
+            found = self._build(params)
+            if isinstance(found, Rejection):
+                removed[found.rule] += 1
             else:
-                removed[rejection.rule] += 1
+                points.append(params)
+                indices.append(index)
         if not points:
             raise ConfigError(f"No point of the space is valid; removed by: {_listing(removed)}.")
-        return SpacePlan(tuple(points), dict(removed))
-
-    def _product(self) -> Iterator[Params]:
-        paths = [knob.path for knob in self.knobs]
-        for values in itertools.product(*(knob.values for knob in self.knobs)):
-            yield dict(zip(paths, values, strict=True))
+        return SpacePlan(tuple(points), tuple(indices), dict(removed))
 
     def _build(self, params: Params) -> Deployment | Rejection:
-        self.index(params)
         data = self._template
         for path, value in params.items():
-            data = _with(data, path.split("."), value)
+            data = with_path(data, path, value)
         try:
             deployment = Deployment.model_validate(data)
         except ValidationError as error:
@@ -179,35 +185,6 @@ class SearchSpace:
                     f"The knob {knob.path!r} lacks the baseline's value {self.baseline_params[knob.path]!r}: "
                     f"it has {_listing(knob.values)}."
                 )
-
-
-def knob_paths() -> tuple[str, ...]:
-    """Every path a knob may have: the scalar fields of a Deployment."""
-    return tuple(sorted(_leaves(Deployment, "")))
-
-
-def _leaves(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        inner = [t for t in (field.annotation, *getattr(field.annotation, "__args__", ())) if isinstance(t, type)]
-        models = [t for t in inner if issubclass(t, BaseModel)]
-        if models and field.annotation is not None and getattr(field.annotation, "__origin__", None) is not tuple:
-            yield from _leaves(models[0], f"{prefix}{name}.")
-        elif not models:
-            yield f"{prefix}{name}"
-
-
-def _read(data: Mapping[str, Any], path: str) -> Value:
-    found: Any = data
-    for part in path.split("."):
-        found = found[part]
-    value: Value = found
-    return value
-
-
-def _with(data: Mapping[str, Any], path: Sequence[str], value: Value) -> dict[str, Any]:
-    """A copy of ``data`` along ``path`` only; the rest is shared."""
-    head, *rest = path
-    return {**data, head: _with(data[head], rest, value) if rest else value}
 
 
 def _position(knob: Knob, params: Params) -> int:

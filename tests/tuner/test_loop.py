@@ -377,6 +377,7 @@ def test_progress_counts_up_to_its_total_and_knows_best_and_eta(bench: Bench) ->
     assert [p.done for p in bench.progress] == sorted(p.done for p in bench.progress)
     assert (bench.progress[-1].done, bench.progress[-1].total) == (10, 10)
     assert bench.progress[0].eta is None
+    assert "trial 0: feasible, 4 tokens/J" in [p.message for p in bench.progress]
     assert bench.progress[-1].best == pytest.approx(5.0)
     assert bench.progress[-1].eta == Seconds(0.0)
     started = [p for p in bench.progress if p.stage == "launching"]

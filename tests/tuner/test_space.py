@@ -10,7 +10,8 @@ from energyopt.core.config import Deployment, EngineConfig, KvConfig, PoolConfig
 from energyopt.core.errors import ConfigError
 from energyopt.core.study import Knob, Space, Value
 from tuner.fake_study import toy_deployment, toy_space
-from tuner.space import DEFAULT_RULES, SearchSpace, at_most_devices, knob_paths
+from tuner.paths import knob_paths
+from tuner.space import DEFAULT_RULES, SearchSpace, at_most_devices
 
 SMALL = SearchSpace(toy_space(small=True), toy_deployment())
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from energyopt.core.study import StudySpec
 from tuner.space import SearchSpace
 
-from .optuna import OptunaSearcher, best_method
+from .optuna import STARTUP, Method, OptunaSearcher, best_method
 from .ports import Searcher
 from .random import RandomSearcher
 
@@ -14,5 +16,11 @@ def make_searcher(spec: StudySpec, space: SearchSpace) -> Searcher:
     """The searcher that ``spec.sampler`` names; "auto" takes what the budget and the installed libraries allow."""
     if spec.sampler == "random":
         return RandomSearcher(space, spec.seed)
-    method = best_method(spec.budget.trials) if spec.sampler == "auto" else spec.sampler
-    return OptunaSearcher(space, spec.seed, method)
+    trials = spec.budget.trials
+    method = best_method(trials) if spec.sampler == "auto" else spec.sampler
+    return OptunaSearcher(space, spec.seed, method, startup=_startup(method, trials))
+
+
+def _startup(method: Method, trials: int) -> int:
+    """First points before the model: a Gaussian process needs them all, TPE may begin after 3/5 of a short study."""
+    return STARTUP if method == "gp" else min(STARTUP, max(3, math.ceil(trials * 3 / 5)))

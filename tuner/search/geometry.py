@@ -25,12 +25,17 @@ class Geometry:
 
     def __init__(self, space: SearchSpace) -> None:
         self._knobs = space.knobs
-        self.points: list[Index] = [space.index(params) for params in space.plan.points]
-        self._coords = np.array([self._place(point) for point in self.points], dtype=np.float64)
+        self.points: tuple[Index, ...] = space.plan.indices
+        self._tables = [np.array([_columns(knob, i) for i in range(len(knob.values))]) for knob in self._knobs]
+        places = np.array(self.points).reshape(len(self.points), len(self._knobs))
+        columns = [table[places[:, k]] for k, table in enumerate(self._tables)]
+        self._coords: Floats = np.hstack([np.zeros((len(self.points), 1)), *columns])
 
     def nearest(self, point: Index, taken: Collection[Index]) -> Index | None:
         """The valid point closest to ``point`` that is not ``taken``; the first of equals. None if none is left."""
-        return self._closest(np.array(self._place(point)), taken)
+        distances = np.abs(self._coords - self._place(point)).sum(axis=1)
+        order = np.argsort(distances, kind="stable")
+        return next((self.points[i] for i in order if self.points[i] not in taken), None)
 
     def stratified(self, count: int, rng: random.Random, taken: Collection[Index]) -> list[Index]:
         """Up to ``count`` distinct valid points near a Latin hypercube: each knob's range is covered evenly.
@@ -55,13 +60,9 @@ class Geometry:
             chosen.append(point)
         return chosen
 
-    def _closest(self, place: Floats, taken: Collection[Index]) -> Index | None:
-        distances = np.abs(self._coords - place).sum(axis=1)
-        order = np.argsort(distances, kind="stable")
-        return next((self.points[i] for i in order if self.points[i] not in taken), None)
-
-    def _place(self, point: Index) -> list[float]:
-        return [x for knob, i in zip(self._knobs, point, strict=True) for x in _columns(knob, i)]
+    def _place(self, point: Index) -> Floats:
+        """One row of the matrix; the leading 0 is there so that a space without knobs has a column."""
+        return np.concatenate([[0.0], *(table[i] for table, i in zip(self._tables, point, strict=True))])
 
 
 def _columns(knob: Knob, index: int) -> Sequence[float]:

@@ -21,7 +21,7 @@ class History:
         """Note that ``point`` is out for measurement, and give it as values."""
         self.pending.append(point)
         self.seen.add(point)
-        return {knob.path: knob.values[i] for knob, i in zip(self._space.knobs, point, strict=True)}
+        return self._space.at(point)
 
     def tell(self, params: Params, score: Score) -> None:
         point = self._space.index(params)

@@ -30,9 +30,9 @@ STARTUP = 8
 
 
 def best_method(trials: int) -> Method:
-    """The Gaussian process where its libraries are installed and the budget outlasts its start, else TPE."""
+    """The Gaussian process where its libraries are installed and the budget outlasts baseline and start, else TPE."""
     installed = all(importlib.util.find_spec(name) is not None for name in ("scipy", "torch"))
-    return "gp" if installed and trials > STARTUP else "tpe"
+    return "gp" if installed and trials > 1 + STARTUP else "tpe"
 
 
 class OptunaSearcher:

@@ -17,7 +17,7 @@ class RandomSearcher:
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
         self._history = History(space)
-        self._order = [space.index(params) for params in space.plan.points]
+        self._order = list(space.plan.indices)
         random.Random(seed).shuffle(self._order)
 
     def ask(self) -> Params | None:

@@ -22,7 +22,7 @@ from tuner.export.manifest import manifest_json
 from tuner.fake import FakeEvaluator
 from tuner.fake_study import FakePowerController, toy_space, toy_spec
 from tuner.loop import StudyRunner
-from tuner.space import knob_paths
+from tuner.paths import knob_paths
 
 
 def deploy(power: dict[str, Any] | None = None, **engine: Any) -> Deployment:

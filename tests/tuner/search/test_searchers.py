@@ -108,8 +108,9 @@ def test_a_point_of_another_space_is_refused_and_changes_nothing(make: Make) -> 
 
 
 @every_searcher
-def test_a_space_of_the_baseline_alone_has_nothing_to_ask(make: Make) -> None:
-    single = SearchSpace(Space(knobs=(Knob(path="decode.replicas", values=(1,)),)), toy_deployment())
+@pytest.mark.parametrize("knobs", [(), (Knob(path="decode.replicas", values=(1,)),)])
+def test_a_space_of_the_baseline_alone_has_nothing_to_ask(make: Make, knobs: tuple[Knob, ...]) -> None:
+    single = SearchSpace(Space(knobs=knobs), toy_deployment())
     assert make(single, 0).ask() is None
 
 
@@ -135,10 +136,10 @@ def test_the_sampler_that_ran_has_a_name() -> None:
 
 
 def test_auto_takes_the_gaussian_process_only_with_its_libraries_and_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert best_method(STARTUP + 1) == "gp"
-    assert best_method(STARTUP) == "tpe"
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
+    assert best_method(STARTUP + 2) == "gp"
     assert best_method(STARTUP + 1) == "tpe"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
+    assert best_method(STARTUP + 2) == "tpe"
 
 
 def test_optuna_is_quiet_and_its_verbosity_is_left_as_found(caplog: pytest.LogCaptureFixture) -> None:

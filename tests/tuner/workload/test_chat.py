@@ -37,6 +37,8 @@ def test_two_seeds_share_no_prompt_not_even_its_beginning(one: int, other: int) 
     assert not {" ".join(t.split()[:2]) for t in texts(a)} & {" ".join(t.split()[:2]) for t in texts(b)}
     assert not {s.system for s in a.sessions} & {s.system for s in b.sessions}
     assert not {s.id for s in a.sessions} & {s.id for s in b.sessions}
+    bodies = [[t.split(": ", 1)[1] for t in texts(w)] for w in (a, b)]  # what follows the label differs too
+    assert bodies[0] != bodies[1]
 
 
 def test_no_text_repeats_within_a_workload() -> None:
