@@ -138,6 +138,28 @@ def test_backward_glitch_that_returns_is_held() -> None:
     assert target.counts["resets"] == 0
 
 
+def test_two_bad_samples_far_apart_do_not_make_a_reset() -> None:
+    def counter(at: float) -> float:
+        return 0.0 if at in (5.0, 5.5) else 1e6 + 300.0 * at
+
+    samples = [one for one in ticking(20, 10, counter, None) if not (5.0 < one.at < 5.5)]
+    target = feed(curve(), samples)
+    assert target.window(Seconds(1), Seconds(9)).joules == pytest.approx(2400.0, rel=1e-6)
+    assert target.counts["resets"] == 0
+
+
+def test_reset_during_an_outage_states_how_much_may_be_lost() -> None:
+    """The driver is reloaded while nobody can read: what was drawn before is gone."""
+
+    def counter(at: float) -> float:
+        return 1e6 + 300.0 * at if at < 5.5 else 300.0 * (at - 5.5)
+
+    samples = [one for one in ticking(20, 10, counter, None) if not 3.0 < one.at < 6.0]
+    reading = feed(curve(), samples).window(Seconds(1), Seconds(9))
+    assert 2400.0 - reading.joules == pytest.approx(750.0, rel=0.05)
+    assert abs(reading.joules - 2400.0) <= reading.error
+
+
 @pytest.mark.parametrize("spike", [0xFFFFFFFF, 2**64 - 1, 0xFFFF * 1e3])
 def test_implausible_spike_is_rejected(spike: float) -> None:
     """Syllo/nvtop#409, kepler#897: kilowatts and petajoules from one bad sample."""
