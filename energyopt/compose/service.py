@@ -39,7 +39,10 @@ def run_service(request: ServeRequest, notify: Notify) -> None:
     """
     with bind(request.host, request.port) as listener:
         devices = device_identities(request.engine.device)
-        with power_controller(devices).applied(request.power):
+        limiter = power_controller(devices)
+        for line in limiter.recover():
+            notify(line)
+        with limiter.applied(request.power):
             notify(f"loading {request.engine.model} ...")
             service = _Service(request)
             try:
@@ -80,7 +83,7 @@ class _Service:
         ready = load_engine(request.engine, request.meter)
         self._request = request
         self._exporter = Exporter(ready.meter, ready.loaded.name, lambda: self.engine.front.stats())
-        self.engine: RunningEngine = ready.start(_ignore_step, self._exporter.serving.observe_request)
+        self.engine: RunningEngine = ready.start(_ignore_step, self._exporter.observe_request)
 
     def bundle(self) -> Services:
         """What the application is handed."""

@@ -90,6 +90,8 @@ def plan_study(request: TuneRequest) -> PlannedStudy:
     resolve_model(request.model)
     devices = device_identities(request.device)
     meter = find_meter(request.meter, devices)
+    for source in meter.sources:
+        source.close()  # only their presence matters here; each trial opens its own
     baseline = Deployment(decode=PoolConfig(engine=_baseline_engine(request)))
     space = host_space(
         baseline,
@@ -158,7 +160,9 @@ def run_study(session: Session, study_id: str, on_progress: StudyProgressSink) -
     evaluator = EmbeddedEvaluator(
         TRIAL_COMMAND, log_dir=study_folder(session, study_id) / "logs", meter=study.machine.get("meter", "auto")
     )
-    runner = StudyRunner(session.store, evaluator, power_controller(devices), MonotonicClock(), _owner(), on_progress)
+    limiter = power_controller(devices)
+    limiter.recover()
+    runner = StudyRunner(session.store, evaluator, limiter, MonotonicClock(), _owner(), on_progress)
     try:
         return runner.run(study_id)
     finally:
