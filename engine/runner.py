@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 import torch
 
@@ -11,7 +13,7 @@ from energyopt.core.errors import ConfigError, EngineError
 from energyopt.core.units import Bytes
 from kernels.pages import Pages, Span, plan_pages
 
-from .batch import Batch, CacheShape, Sampled, StepResult
+from .batch import Batch, CacheShape, StepResult
 from .memory import available_bytes, foreign_memory_errors
 from .model.spec import LlamaSpec
 from .models import LoadedModel, usable_threads
@@ -54,31 +56,34 @@ class TorchRunner:
         return (device_identity(self._device),)
 
     def run(self, batch: Batch) -> StepResult:
+        start = self._clock.now()
+        logits = self.logits(batch)
+        requests = [item.request for item in batch.items if item.sample]
+        with torch.inference_mode(), foreign_memory_errors(f"Sampling for {len(requests)} requests"):
+            chosen = iter(self._sampler.sample(logits, requests))
+        sampled = [next(chosen) if item.sample else None for item in batch.items]
+        return StepResult(sampled, start, self._clock.now())
+
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """Compute the batch; logits (items that sample, vocab), float32, for the token after each of them."""
         if self._pool is None:
             raise EngineError("The runner is closed.")
-        start = self._clock.now()
+        self._use_threads()
         with torch.inference_mode(), foreign_memory_errors(f"A step of {batch.num_tokens} tokens"):
-            self._use_threads()
-            sampled = self._step(batch, self._pool)
-        return StepResult(sampled, start, self._clock.now())
+            tokens, positions, pages = self._inputs(batch)
+            hidden = self._model.forward(tokens, positions, pages, self._pool)
+            return self._model.logits(self._last_rows(batch, hidden))
 
     def close(self) -> None:
         self._pool = None
 
-    def _step(self, batch: Batch, pool: torch.Tensor) -> list[Sampled | None]:
-        tokens, positions, pages = self._inputs(batch)
-        hidden = self._model.forward(tokens, positions, pages, pool)
-        rows, last = [], -1
-        for item in batch.items:
-            last += item.count
-            if item.sample:
-                rows.append(last)
-        if not rows:
-            return [None] * len(batch.items)
-        wanted = hidden if len(rows) == len(hidden) else hidden[torch.tensor(rows, device=self._device)]
-        requests = [item.request for item in batch.items if item.sample]
-        chosen = iter(self._sampler.sample(self._model.logits(wanted), requests))
-        return [next(chosen) if item.sample else None for item in batch.items]
+    def _last_rows(self, batch: Batch, hidden: torch.Tensor) -> torch.Tensor:
+        """The hidden state of each sampling item's newest token."""
+        stops = accumulate(item.count for item in batch.items)
+        rows = [stop - 1 for stop, item in zip(stops, batch.items, strict=True) if item.sample]
+        if len(rows) == len(hidden):
+            return hidden
+        return hidden[torch.tensor(rows, dtype=torch.int64, device=self._device)]
 
     def _inputs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, Pages]:
         """Token ids (rows,), positions (rows,) and the pages they lie in."""

@@ -63,7 +63,9 @@ class Llama:
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Next-token logits (rows, vocab), float32."""
+        """Next-token logits (rows, vocab), float32, of ``hidden`` (rows, hidden); there may be no row."""
+        if not len(hidden):
+            return torch.empty((0, self.spec.vocab), device=self.device)
         return self._head(self._ops.rms_norm(hidden, self._norm, self.spec.eps)).float()
 
     def _attention(
