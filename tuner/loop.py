@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from energyopt.core.clock import Clock
 from energyopt.core.errors import ConfigError, NoFeasibleError, StoreError
+from energyopt.core.results import RunResult
 from energyopt.core.study import Event, Origin, StudyRecord, StudyState, StudyStore, TrialRecord, TrialState, Value
 from energyopt.core.units import Seconds
 
@@ -25,6 +26,8 @@ from .trials import TrialRunner
 from .verification import Verification
 
 _EVENT_PAGE = 1000
+PATIENCE = 3
+"""Runs without a single joule after which a study for tokens per joule gives up."""
 
 
 class StudyRunner:
@@ -75,6 +78,7 @@ class _Job:
         self._evaluator, self._power, self._clock = evaluator, power, clock
         self._objective = Objective(study.spec.maximize, study.spec.slos)
         self._space = SearchSpace(study.spec.space, study.spec.baseline)
+        self._unmetered: int | None = 0
         self._timing = Timing(study.spec.budget, clock, self._events())
         self._reporter = Reporter(study.spec, self._objective, self._timing, clock, on_progress)
 
@@ -135,14 +139,21 @@ class _Job:
         return None if params is None else trials.add(params, Origin.SEARCH)
 
     def _learn(self, searcher: Searcher, trial: TrialRecord) -> None:
-        if trial.result is not None and self._objective.value(trial.result) is None and self._reporter.best is None:
-            self._require_joules(trial)
+        if trial.result is not None:
+            self._require_joules(trial.result)
         searcher.tell(trial.params, self._objective.score(trial.result))
 
-    def _require_joules(self, trial: TrialRecord) -> None:
-        """Without a meter tokens per joule cannot be maximised; better to stop at once than after the last trial."""
-        if self._spec.maximize == "tokens_per_joule" and trial.result is not None and not trial.result.power_valid:
-            why = "; ".join(trial.result.power_reasons) or "nothing measures energy on this machine"
+    def _require_joules(self, result: RunResult) -> None:
+        """Without a meter tokens per joule cannot be maximised; better to stop early than after the last trial.
+
+        One run without joules may be a hiccup (a gap, no tokens in the window); several and nothing else are not.
+        """
+        if result.power_valid or self._spec.maximize != "tokens_per_joule":
+            self._unmetered = None
+        elif self._unmetered is not None:
+            self._unmetered += 1
+        if self._unmetered == PATIENCE:
+            why = "; ".join(result.power_reasons) or "nothing measures energy on this machine"
             raise ConfigError(
                 f"tokens_per_joule cannot be maximised because no joules were measured ({why}): "
                 "maximize output_rate instead, or give access to a power meter."

@@ -131,8 +131,8 @@ def _baseline_engine(request: TuneRequest) -> EngineConfig:
 def _budget(request: TuneRequest) -> tuple[Budget, MeasurePlan]:
     """Trials, pairs and windows of the mode, within the time limit if there is one."""
     trials = request.trials or (8 if request.quick else 24)
-    pairs = request.pairs if request.pairs is not None else (2 if request.quick else 4)
-    window = request.window or Seconds(10.0 if request.quick else 30.0)
+    pairs = request.pairs if request.pairs is not None else (3 if request.quick else 4)
+    window = request.window or Seconds(8.0 if request.quick else 30.0)
     plan = MeasurePlan(warmup=Seconds(2.0 if request.quick else 5.0), window=window, timeout=Seconds(window + 240.0))
     limit = request.time_limit or (Seconds(285.0) if request.quick else None)
     if limit is None:
