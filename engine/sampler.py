@@ -10,15 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from .batch import Sampled
 from .penalties import has_penalties, penalize
-from .request import Request, TokenLogprobs
-
-_CANDIDATES = (64, 1024)
-"""Sizes of the sorted head of a distribution that are tried before all of it is sorted: 64 covers usual top_k, 1024
-usual top_p; sorting 49k values takes 4 ms a row, finding 1024 of them under 1."""
+from .request import Request, SamplingParams, TokenLogprobs
 
 
 class Sampler:
@@ -29,24 +26,26 @@ class Sampler:
 
     def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[Sampled]:
         """One token per row of ``logits`` (rows, vocab), float32, for the request of the same index."""
-        greedy = logits.argmax(dim=-1).tolist()
-        plain = [request.params.greedy and not has_penalties(request.params) for request in requests]
-        if all(plain) and all(request.params.logprobs is None for request in requests):
-            return [Sampled(token) for token in greedy]
-        tokens = [
-            token if simple else self._choose(row, request)
-            for token, simple, row, request in zip(greedy, plain, logits, requests, strict=True)
-        ]
+        tokens = self._tokens(logits, requests)
+        if all(request.params.logprobs is None for request in requests):
+            return [Sampled(token) for token in tokens]
         return [
             Sampled(token, _logprobs(row, token, request.params.logprobs))
             for token, row, request in zip(tokens, logits, requests, strict=True)
         ]
 
-    def _choose(self, row: torch.Tensor, request: Request) -> int:
-        row = penalize(row, request)
-        if request.params.greedy:
-            return int(row.argmax())
-        return choose(row, request, uniform(self._seed_of(request), len(request.output)))
+    def _tokens(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[int]:
+        if any(has_penalties(request.params) for request in requests):
+            logits = torch.stack([penalize(row, request) for row, request in zip(logits, requests, strict=True)])
+        tokens: list[int] = logits.argmax(dim=-1).tolist()
+        drawn = [index for index, request in enumerate(requests) if not request.params.greedy]
+        if drawn:
+            params = [requests[index].params for index in drawn]
+            quantiles = [uniform(self._seed_of(requests[index]), len(requests[index].output)) for index in drawn]
+            rows = logits if len(drawn) == len(requests) else logits[torch.tensor(drawn, device=logits.device)]
+            for index, token in zip(drawn, draw(rows, params, quantiles), strict=True):
+                tokens[index] = token
+        return tokens
 
     def _seed_of(self, request: Request) -> str:
         given = request.params.seed
@@ -59,46 +58,47 @@ def uniform(seed: str, position: int) -> float:
     return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
 
 
-def choose(row: torch.Tensor, request: Request, u: float) -> int:
-    """The token at quantile ``u`` of the distribution that ``request.params`` makes of ``row`` (vocab,)."""
-    params = request.params
-    scaled = row.double() / params.temperature
-    if params.top_k == 0 and params.top_p >= 1:
-        probabilities = scaled.softmax(dim=-1)
-        return _at_quantile(probabilities * (probabilities >= params.min_p * probabilities.max()), u)
-    log_total = scaled.logsumexp(dim=-1)
-    for size in (*_CANDIDATES, row.numel()):
-        if kept := _head(scaled, log_total, size, request):
-            ids, probabilities = kept
-            return int(ids[_at_quantile(probabilities, u)])
-    raise AssertionError("the whole distribution always suffices")
+def draw(logits: torch.Tensor, params: Sequence[SamplingParams], quantiles: Sequence[float]) -> list[int]:
+    """For each row the token at its quantile of the distribution that its parameters make, in vocabulary order.
+
+    Weights are relative to the most likely token's, which is 1; equals at a filter's border stay together. Sums are in
+    float64, so that a row's result does not hang on how a sum is split over threads.
+    """
+    scaled = logits / _column([p.temperature for p in params], logits)
+    weights = (scaled - scaled.amax(dim=-1, keepdim=True)).exp_()
+    if any(p.top_k or p.top_p < 1 for p in params):
+        weights = weights.masked_fill(weights < _least_kept(_descending(weights), params), 0.0)
+    if any(p.min_p for p in params):
+        weights = weights.masked_fill(weights < _column([p.min_p for p in params], weights), 0.0)
+    sums = weights.cumsum(dim=-1, dtype=torch.float64)
+    wanted = sums[:, -1:] * torch.tensor(quantiles, dtype=torch.float64, device=logits.device).unsqueeze(1)
+    # A quantile is below 1, so a token with weight is found; the bound covers a product that rounds up to the total.
+    last = torch.searchsorted(sums, sums[:, -1:])
+    found: list[int] = torch.minimum(torch.searchsorted(sums, wanted, right=True), last).squeeze(1).tolist()
+    return found
 
 
-def _head(
-    scaled: torch.Tensor, log_total: torch.Tensor, size: int, request: Request
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Ids and weights of the tokens kept, most likely first; None if ``size`` candidates do not decide it."""
-    params, vocab = request.params, scaled.numel()
-    size = min(size, vocab)
-    if params.top_k > size < vocab:
-        return None
-    values, ids = scaled.topk(min(params.top_k or size, size))
-    # top-p counts within what top-k left; without top-k, within the whole vocabulary.
-    weights = values.softmax(dim=-1) if params.top_k else (values - log_total).exp()
-    before = weights.cumsum(dim=-1) - weights
-    if not params.top_k and size < vocab and bool(before[-1] + weights[-1] < params.top_p):
-        return None
-    kept = (before < params.top_p) & (weights >= params.min_p * weights[0])
-    return ids, weights * kept
+def _least_kept(ordered: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """Each row's least weight that top-k and then top-p keep; ``ordered`` (rows, vocab) is in descending order.
+
+    Top-p keeps the fewest tokens that hold its share of what top-k left.
+    """
+    vocab = ordered.shape[-1]
+    last = torch.tensor([min(p.top_k or vocab, vocab) - 1 for p in params], device=ordered.device).unsqueeze(1)
+    sums = ordered.cumsum(dim=-1, dtype=torch.float64)
+    reached = torch.searchsorted(sums, sums.gather(1, last) * _column([p.top_p for p in params], sums))
+    return ordered.gather(1, torch.minimum(reached, last))
 
 
-def _at_quantile(weights: torch.Tensor, u: float) -> int:
-    """Index at which the running sum of ``weights`` first exceeds ``u`` times their total."""
-    sums = weights.cumsum(dim=-1)
-    index = int(torch.searchsorted(sums, sums[-1] * u, right=True))
-    if index < weights.numel():
-        return index
-    return int(weights.nonzero()[-1])  # rounding put the quantile on the very end
+def _descending(weights: torch.Tensor) -> torch.Tensor:
+    """Sorted rows. On a CPU numpy sorts: 49k values in 0.26 ms, where torch takes 4.5 and its ``topk`` of 1024 0.7."""
+    if weights.device.type == "cpu":
+        return torch.from_numpy(np.sort(weights.numpy(), axis=-1)).flip(-1)
+    return weights.sort(dim=-1, descending=True).values
+
+
+def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
 
 
 def _logprobs(row: torch.Tensor, token: int, alternatives: int | None) -> TokenLogprobs | None:
