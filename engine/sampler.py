@@ -71,9 +71,10 @@ def draw(logits: torch.Tensor, params: Sequence[SamplingParams], quantiles: Sequ
     if any(p.min_p for p in params):
         weights = weights.masked_fill(weights < _column([p.min_p for p in params], weights), 0.0)
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
-    wanted = sums[:, -1:] * torch.tensor(quantiles, dtype=torch.float64, device=logits.device).unsqueeze(1)
+    total = sums[:, -1:].contiguous()
+    wanted = total * torch.tensor(quantiles, dtype=torch.float64, device=logits.device).unsqueeze(1)
     # A quantile is below 1, so a token with weight is found; the bound covers a product that rounds up to the total.
-    last = torch.searchsorted(sums, sums[:, -1:])
+    last = torch.searchsorted(sums, total)
     found: list[int] = torch.minimum(torch.searchsorted(sums, wanted, right=True), last).squeeze(1).tolist()
     return found
 
