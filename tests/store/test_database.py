@@ -185,11 +185,12 @@ def test_an_opening_that_never_ends_is_not_waited_for(tmp_path: Path, monkeypatc
 def test_a_newer_database_is_left_alone(url: str, spec: StudySpec) -> None:
     with open_store(url) as store:
         store.create_study(spec, {})
+    _execute(url, "CREATE TABLE kept AS SELECT version_num FROM energyopt_alembic_version")
     _execute(url, "UPDATE energyopt_alembic_version SET version_num = '9999'")
     message = refused(url)
     assert "is of revision '9999'" in message
     assert "use the newer energyopt" in message
-    _execute(url, "UPDATE energyopt_alembic_version SET version_num = '0001'")
+    _execute(url, "UPDATE energyopt_alembic_version SET version_num = (SELECT version_num FROM kept)")
     with open_store(url) as store:
         assert len(store.studies()) == 1
 

@@ -22,8 +22,6 @@ context.configure(
     include_name=ours,
     render_as_batch=True,
     compare_type=True,
-    # The caller's transaction is real on SQLite too (energyopt.store.database), so all of a migration or none is done.
-    transactional_ddl=True,
 )
 with context.begin_transaction():
     context.run_migrations()
