@@ -1,13 +1,14 @@
 """The gated delta rule, token by token: Gated DeltaNet (Yang et al., 2024) and Kimi Delta Attention (2025).
 
-Each head keeps a state ``S`` (key width x value width, float32). A token with key ``k``, value ``v``, query ``q``, log decay ``g <= 0``
-and write strength ``b`` does::
+Each head keeps a state ``S`` (key width x value width, float32). A token with key ``k``, value ``v``, query ``q``,
+log decay ``g <= 0`` and write strength ``b`` does::
 
     S <- exp(g) S         u = b (v - k^T S)         S <- S + k u^T         o = scale q^T S
 
-``g`` is one number per head (Gated DeltaNet) or one per key column (KDA: ``exp(g)`` scales the rows of ``S``). Keys are used as given;
-models normalise them first. Key heads may be shared by several value heads. The form here suits decode; ``gated_delta_chunk`` gives the
-same for prompts. Both can write the state as it is at block boundaries, which is what a prefix cache keeps.
+``g`` is one number per head (Gated DeltaNet) or one per key column (KDA: ``exp(g)`` scales the rows of ``S``). Keys
+are used as given; models normalise them first. Key heads may be shared by several value heads. The form here suits
+decode; ``gated_delta_chunk`` gives the same for prompts. Both can write the state as it is at block boundaries, which
+is what a prefix cache keeps.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -26,9 +27,10 @@ from . import launch
 class Sequences:
     """Requests whose rows lie end to end.
 
-    ``starts`` (requests + 1,) int32 bounds each one's rows; ``slots`` (requests,) its state; ``offsets`` (requests,) int32 counts the
-    tokens already in that state. Where ``block_tokens`` > 0, the state after every token that completes a block (counted from
-    the request's first token) is written; request ``r``'s from ``boundary_starts[r]`` on, of ``boundaries`` in all.
+    ``starts`` (requests + 1,) int32 bounds each one's rows; ``slots`` (requests,) its state; ``offsets`` (requests,)
+    int32 counts the tokens already in that state. Where ``block_tokens`` > 0, the state after every token that
+    completes a block (counted from the request's first token) is written; request ``r``'s from ``boundary_starts[r]``
+    on, of ``boundaries`` in all.
     """
 
     starts: torch.Tensor
@@ -73,7 +75,7 @@ def delta_recurrent_kernel(
     inside = k_live[:, None] & v_live[None, :]
     state_at = (tl.load(slots_ptr + request).to(tl.int64) * heads + head) * (K_WIDTH * V_WIDTH)
     state = tl.load(state_ptr + state_at + cell, mask=inside, other=0.0)
-    for index in range(0, end - begin):
+    for index in range(end - begin):
         row = (begin + index).to(tl.int64)
         q = tl.load(q_ptr + row * q_row + head // GROUP * q_head + row_k, mask=k_live, other=0.0).to(tl.float32)
         k = tl.load(k_ptr + row * k_row + head // GROUP * k_head + row_k, mask=k_live, other=0.0).to(tl.float32)
@@ -102,9 +104,9 @@ def recurrent_gated_delta(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Run the rule over ``q`` and ``k`` (rows, key heads, key width) and ``v`` (rows, heads, value width).
 
-    ``decay`` (rows, heads) or, for KDA, (rows, heads, key width) holds logarithms; ``beta`` (rows, heads). ``states`` (slots, heads,
-    key width, value width) float32 are read and updated in place. Gives the output (rows, heads, value width) and the states at
-    block boundaries (boundaries, heads, key width, value width).
+    ``decay`` (rows, heads) or, for KDA, (rows, heads, key width) holds logarithms; ``beta`` (rows, heads). ``states``
+    (slots, heads, key width, value width) float32 are read and updated in place. Gives the output (rows, heads, value
+    width) and the states at block boundaries (boundaries, heads, key width, value width).
     """
     return launch_delta(delta_recurrent_kernel, (q, k, v, decay, beta), states, batch, scale, v_tile=16, chunk=1)
 
@@ -134,6 +136,6 @@ def launch_delta(
             *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *decay.stride()[:2], beta.stride(0), heads, scale,
             BLOCK_TOKENS=batch.block_tokens, GROUP=heads // k.shape[1], VECTOR=decay.dim() == 3, K_WIDTH=k_width,
             K_COLUMNS=max(16, launch.power_of_two(k_width)), V_WIDTH=v_width, V_TILE=tile,
-            C=chunk, PRECISION=precision, num_warps=4,
+            C=chunk, PRECISION=precision, num_warps=4 if chunk == 1 else 8,
         )  # fmt: skip
     return out, marks

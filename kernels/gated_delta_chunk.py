@@ -1,14 +1,16 @@
-"""The gated delta rule (see ``gated_delta``) for prompts: a chunk of tokens at a time, so that matrix units do the work.
+"""The gated delta rule (see ``gated_delta``) for prompts: a chunk of tokens at a time, so that matrix units do the
+work.
 
-Within a chunk let ``G_i`` be the sum of the log decays up to token ``i`` and ``S`` the state before the chunk. Unrolling the rule gives a
-unit lower triangular system for the updates ``u`` and then everything else as products::
+Within a chunk let ``G_i`` be the sum of the log decays up to token ``i`` and ``S`` the state before the chunk.
+Unrolling the rule gives a unit lower triangular system for the updates ``u`` and then everything else as products::
 
     u_i + b_i sum_{j<i} (k_i exp(G_i - G_j) . k_j) u_j = b_i (v_i - (k_i exp(G_i)) S)
     o_i = scale ((q_i exp(G_i)) S + sum_{j<=i} (q_i exp(G_i - G_j) . k_j) u_j)
     S' = exp(G_last) S + sum_j (k_j exp(G_last - G_j)) u_j^T
 
-Every exponent is at most 0, also for KDA, where ``exp(G_i - G_j)`` differs by column and is formed pair by pair rather than split into
-two factors of which one could overflow. The system is solved row by row: inverting by squaring loses digits when keys repeat.
+Every exponent is at most 0, also for KDA, where ``exp(G_i - G_j)`` differs by column and is formed pair by pair
+rather than split into two factors of which one could overflow. The system is solved row by row: inverting by squaring
+loses digits when keys repeat.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

@@ -1,8 +1,8 @@
 """Copy pages between pools, and between layouts of pools.
 
-A pool is a five-dimensional view (blocks, block_tokens, 2, kv_heads, head_dim) whose strides say how it really lies: token-major,
-head-major or keys and values apart are ``permute``s of one another. So a copy from any layout to any other is one kernel with
-two sets of strides. Either side may be host memory that the device maps (pinned).
+A pool is a five-dimensional view (blocks, block_tokens, 2, kv_heads, head_dim) whose strides say how it really lies:
+token-major, head-major or keys and values apart are ``permute``s of one another. So a copy from any layout to any
+other is one kernel with two sets of strides. Either side may be host memory that the device maps (pinned).
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -41,11 +41,13 @@ def copy_blocks(
 ) -> None:  # fmt: skip
     """Copy block ``source_ids[i]`` of ``source`` over block ``target_ids[i]`` of ``target``, for every ``i``.
 
-    Both pools are (blocks, block_tokens, 2, kv_heads, head_dim) with neighbouring columns, the ids int32 or int64. A target
-    named twice ends as one of its sources. Raises ValueError where the blocks differ in shape.
+    Both pools are (blocks, block_tokens, 2, kv_heads, head_dim) with neighbouring columns, the ids int32 or int64. A
+    target named twice ends as one of its sources. Raises ValueError where the blocks differ in shape.
     """
     if source.shape[1:] != target.shape[1:] or source_ids.shape != target_ids.shape:
-        raise ValueError(f"Blocks of {tuple(source.shape[1:])} and {tuple(target.shape[1:])} cannot be copied pairwise.")
+        raise ValueError(
+            f"Blocks of {tuple(source.shape[1:])} and {tuple(target.shape[1:])} cannot be copied pairwise."
+        )
     if source.stride(-1) != 1 or target.stride(-1) != 1:
         raise ValueError("A head's columns must be neighbours in memory.")
     arch = arch or arch_of(target.device)
@@ -56,6 +58,6 @@ def copy_blocks(
     for first in range(0, len(source_ids), most):
         some = slice(first, first + most)
         kv_copy_kernel[(len(source_ids[some]), triton.cdiv(cells, height))](
-            source, target, source_ids[some], target_ids[some], cells, *source.stride()[:4], *target.stride()[:4], heads,
-            WIDTH=width, COLUMNS=columns, CELLS=height, num_warps=2 if arch.warp == 64 else 4,
+            source, target, source_ids[some], target_ids[some], cells, *source.stride()[:4], *target.stride()[:4],
+            heads, WIDTH=width, COLUMNS=columns, CELLS=height, num_warps=2 if arch.warp == 64 else 4,
         )  # fmt: skip

@@ -86,9 +86,9 @@ def decode_attention(arch: Arch, group: int, head_dim: int, itemsize: int) -> At
 def latent_attention(arch: Arch, heads: int, latent: int, itemsize: int) -> Attention:
     """MLA decode: every head reads the same keys, so a tile takes as many heads as the registers hold.
 
-    The accumulator is heads x latent in float32. *compiled*, latent 512 in 16 bits over 8 warps: 32 heads x 32 keys take 170
-    registers and 74 KiB on sm_90 without spills, 64 heads spill 88 bytes; on gfx942 32 x 32 spills 139 registers and
-    32 x 16 takes 200 without spills.
+    The accumulator is heads x latent in float32. *compiled*, latent 512 in 16 bits over 8 warps: 32 heads x 32 keys
+    take 170 registers and 74 KiB on sm_90 without spills, 64 heads spill 88 bytes; on gfx942 32 x 32 spills 139
+    registers and 32 x 16 takes 200 without spills.
     """
     queries = min(32, max(MIN_DOT, power_of_two(heads)))
     stages = 1 if arch.is_amd else 3
@@ -118,8 +118,8 @@ def prefill_attention(arch: Arch, head_dim: int, itemsize: int) -> Attention:
 def splits(programs: int, tokens: int, keys: int, multiprocessors: int) -> int:
     """Into how many parts to cut each request's keys, so that ``programs`` requests x heads fill the device.
 
-    Two programs for each multiprocessor hide each other's latency; a part shorter than four tiles of ``keys`` costs more
-    in merging than it saves, and 64 parts bound the size of the merge.
+    Two programs for each multiprocessor hide each other's latency; a part shorter than four tiles of ``keys`` costs
+    more in merging than it saves, and 64 parts bound the size of the merge.
     """
     wanted = ceil_div(2 * multiprocessors, max(1, programs))
     useful = max(1, tokens // (4 * keys))
@@ -127,7 +127,8 @@ def splits(programs: int, tokens: int, keys: int, multiprocessors: int) -> int:
 
 
 def gemm(arch: Arch, rows: int, itemsize: int) -> Gemm:
-    """Tiles of a matrix product whose weights are read once: few rows take the narrowest tile that a matrix unit allows.
+    """Tiles of a matrix product whose weights are read once: few rows take the narrowest tile that a matrix unit
+    allows.
 
     *compiled*: 128 x 128 x 64 in 16 bits over 8 warps takes 64 KiB of shared memory in two stages, so AMD's 64 KiB get
     one stage; 32-bit inputs halve every extent.
@@ -151,9 +152,12 @@ def vector_rows(arch: Arch, outputs: int) -> Rows:
 
 
 def vocabulary(arch: Arch, tokens: int) -> Rows:
-    """Sampling goes over a row many times with one program: all the warps that one may have, eight logits a thread."""
-    warps = max(1, 1024 // arch.warp) if arch.warp > 1 else 1
-    return Rows(1, min(8192, power_of_two(tokens)), min(warps, 16 if arch.is_amd else 32))
+    """Sampling goes over a row many times with one program, so it takes many warps, eight logits a thread.
+
+    *compiled* on sm_90: 32 warps leave 64 registers a thread and spill 16 bytes; 16 warps spill nothing.
+    """
+    warps = 8 if arch.is_amd else 16
+    return Rows(1, min(4096, power_of_two(tokens)), warps)
 
 
 def copies_per_launch(arch: Arch) -> int:

@@ -56,8 +56,8 @@ def merge_states(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Merge ``outs`` (parts, rows, heads, width) weighted by ``lses`` (parts, rows, heads).
 
-    Gives the output (rows, heads, width) in ``dtype`` (by default that of ``outs``) and its log-sum-exp (rows, heads) in
-    float32. Raises ValueError where the shapes do not belong together.
+    Gives the output (rows, heads, width) in ``dtype`` (by default that of ``outs``) and its log-sum-exp (rows, heads)
+    in float32. Raises ValueError where the shapes do not belong together.
     """
     parts, rows, heads, width = outs.shape
     if lses.shape != (parts, rows, heads):

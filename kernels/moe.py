@@ -1,6 +1,8 @@
-"""The arithmetic of a mixture of experts: every expert's product over its own tokens, and the weighted sum of what they say.
+"""The arithmetic of a mixture of experts: every expert's product over its own tokens, and the weighted sum of what
+they say.
 
-``grouped_gemm``: ``y[pair] = x[pair // share] W[expert of pair]^T``. ``combine``: ``out[token] = sum_c weight[token, c] y[token, c]``.
+``grouped_gemm``: ``y[pair] = x[pair // share] W[expert of pair]^T``. ``combine``: ``out[token] = sum_c weight[token,
+c] y[token, c]``.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -54,7 +56,8 @@ def combine_kernel(y_ptr, weights_ptr, out_ptr, width, TOP_K: tl.constexpr, COLU
 
 
 def token_block(x: torch.Tensor, top_k: int, experts: int, arch: Arch | None = None) -> int:
-    """The tile of tokens that suits ``x`` (rows, width) spread over ``experts``: what ``plan_groups`` is to be given."""
+    """The tile of tokens that suits ``x`` (rows, width) spread over ``experts``: what ``plan_groups`` is to be
+    given."""
     each = launch.ceil_div(x.shape[0] * top_k, experts)
     return launch.gemm(arch or arch_of(x.device), each, x.element_size()).m
 
@@ -64,7 +67,8 @@ def grouped_gemm(
 ) -> torch.Tensor:
     """Every pair's product with its expert's matrix of ``weights`` (experts, outputs, inputs), as (pairs, outputs).
 
-    ``share`` consecutive pairs read one row of ``x``: top_k where ``x`` is (rows, inputs), 1 where it is (pairs, inputs).
+    ``share`` consecutive pairs read one row of ``x``: top_k where ``x`` is (rows, inputs), 1 where it is (pairs,
+    inputs).
     """
     outputs, inputs = weights.shape[1:]
     if x.shape != (groups.count // share, inputs):
@@ -75,8 +79,9 @@ def grouped_gemm(
     tile = launch.gemm(arch or arch_of(x.device), groups.block, x.element_size())
     if groups.count:
         grouped_gemm_kernel[(triton.cdiv(outputs, tile.n), groups.experts.shape[0])](
-            x, weights, groups.pairs, groups.experts, out, groups.count, outputs, inputs, x.stride(0), *weights.stride()[:2],
-            SHARE=share, M=groups.block, N=tile.n, K=tile.k, num_warps=tile.warps, num_stages=tile.stages,
+            x, weights, groups.pairs, groups.experts, out, groups.count, outputs, inputs, x.stride(0),
+            *weights.stride()[:2], SHARE=share, M=groups.block, N=tile.n, K=tile.k, num_warps=tile.warps,
+            num_stages=tile.stages,
         )  # fmt: skip
     return out
 

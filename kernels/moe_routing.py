@@ -1,9 +1,9 @@
 """Which experts a token goes to, and in which order the experts take their tokens.
 
-``route`` scores experts by softmax or sigmoid of the router's logits, takes the ``top_k`` highest (after adding a bias that only
-chooses, as DeepSeek-V3's load balancing does) and weighs them by their scores, made to sum to one where asked. ``plan_groups`` sorts
-the (token, choice) pairs by expert into tiles that hold one expert each; it runs on the device without asking it for a number, so it
-can be captured in a graph.
+``route`` scores experts by softmax or sigmoid of the router's logits, takes the ``top_k`` highest (after adding a
+bias that only chooses, as DeepSeek-V3's load balancing does) and weighs them by their scores, made to sum to one
+where asked. ``plan_groups`` sorts the (token, choice) pairs by expert into tiles that hold one expert each; it runs
+on the device without asking it for a number, so it can be captured in a graph.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -60,7 +60,8 @@ def route(
     logits: torch.Tensor, top_k: int, scoring: Scoring = "softmax", bias: torch.Tensor | None = None,
     *, renormalize: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Choose among experts by ``logits`` (rows, experts): weights (rows, top_k) float32, ids (rows, top_k) int32, best first."""
+    """Choose among experts by ``logits`` (rows, experts): weights (rows, top_k) float32, ids (rows, top_k) int32,
+    best first."""
     rows, experts = logits.shape
     if not 0 < top_k <= experts:
         raise ValueError(f"{top_k} of {experts} experts cannot be chosen.")
@@ -78,8 +79,8 @@ def route(
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Pairs sorted by expert. ``pairs`` (tiles * block,) numbers (token, choice) pairs, ``count`` (= rows * top_k) standing for
-    none; ``experts`` (tiles,) names each tile's expert, -1 where the tile is empty."""
+    """Pairs sorted by expert. ``pairs`` (tiles * block,) numbers (token, choice) pairs, ``count`` (= rows * top_k)
+    standing for none; ``experts`` (tiles,) names each tile's expert, -1 where the tile is empty."""
 
     pairs: torch.Tensor
     experts: torch.Tensor

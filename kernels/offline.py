@@ -1,9 +1,9 @@
 """Compile a launch for a GPU that is not there, and read what it needs from the machine code.
 
 ``OfflineDriver`` answers Triton where it would ask a device, and turns the launch itself into nothing. A launcher run
-under it with tensors on the ``meta`` device compiles exactly what it would compile on the target: same specialisation,
-same block sizes, and the same refusal when the target's shared memory is too small. It gives registers, spills and shared
-memory; it gives neither speed nor correctness.
+under it with tensors on the ``meta`` device compiles exactly what it would compile on the target: same
+specialisation, same block sizes, and the same refusal when the target's shared memory is too small. It gives
+registers, spills and shared memory; it gives neither speed nor correctness.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime.driver import driver
 
-from .platform import Arch
+from .platform import ARCHS, Arch
 
 _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one compiled kernel takes: ``registers`` a thread, ``spills`` to memory (bytes of stack on NVIDIA, registers on
-    AMD) and ``shared`` bytes a program."""
+    """What one compiled kernel takes: ``registers`` a thread, ``spills`` to memory (bytes of stack on NVIDIA,
+    registers on AMD) and ``shared`` bytes a program."""
 
     kernel: str
     registers: int
@@ -41,11 +41,11 @@ class Resources:
 class _Utils:
     """The part of a driver that knows the device's limits and loads code."""
 
-    def __init__(self, current: Callable[[], Arch]) -> None:
-        self._current = current
+    def __init__(self, arch: Arch) -> None:
+        self._arch = arch
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"max_shared_mem": self._current().shared_bytes, "multiprocessor_count": 1, "warpSize": 32}
+        return {"max_shared_mem": self._arch.shared_bytes}
 
     def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> tuple[object, object, int, int, int]:
         return object(), object(), 0, 0, 1024
@@ -55,12 +55,13 @@ class _Utils:
 
 
 class OfflineDriver(DriverBase):  # type: ignore[misc]
-    """A Triton driver for a list of architectures; ``device`` says which of them is the current one."""
+    """A Triton driver for one architecture. Triton caches kernels by device, so each architecture is a device of its
+    own."""
 
-    def __init__(self, archs: Sequence[Arch]) -> None:
-        self._archs = tuple(archs)
-        self.device = 0
-        self.utils = _Utils(lambda: self._archs[self.device])
+    def __init__(self, arch: Arch) -> None:
+        self._arch = arch
+        self.device = tuple(ARCHS).index(arch.name)
+        self.utils = _Utils(arch)
 
     @staticmethod
     def is_active() -> bool:
@@ -70,7 +71,7 @@ class OfflineDriver(DriverBase):  # type: ignore[misc]
         return ty
 
     def get_current_target(self) -> GPUTarget:
-        arch = self._archs[self.device]
+        arch = self._arch
         if arch.is_amd:
             return GPUTarget("hip", arch.name, arch.warp)
         return GPUTarget("cuda", int(arch.name.removeprefix("sm_")), arch.warp)
@@ -92,9 +93,9 @@ class OfflineDriver(DriverBase):  # type: ignore[misc]
 
 
 @contextmanager
-def offline(archs: Sequence[Arch]) -> Iterator[OfflineDriver]:
-    """Make Triton compile for ``archs`` until the block ends. Not for use where a real device is in use."""
-    ours = OfflineDriver(archs)
+def offline(arch: Arch) -> Iterator[OfflineDriver]:
+    """Make Triton compile for ``arch`` until the block ends. Not for use where a real device is in use."""
+    ours = OfflineDriver(arch)
     before = driver._active
     driver.set_active(ours)
     try:

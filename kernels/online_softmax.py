@@ -1,7 +1,7 @@
 """The step that both attention kernels share: take in one tile of scores without having seen the others.
 
-For each row it keeps the highest score ``top``, ``total = sum exp2(score - top)`` and ``acc = sum exp2(score - top) value``
-(Milakov and Gimelshein, 2018). Scores come multiplied by ``log2 e``, since GPUs raise 2, not e, to a power.
+For each row it keeps the highest score ``top``, ``total = sum exp2(score - top)`` and ``acc = sum exp2(score - top)
+value`` (Milakov and Gimelshein, 2018). Scores come multiplied by ``log2 e``, since GPUs raise 2, not e, to a power.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

@@ -1,12 +1,13 @@
 """Attention of one new token per request over its pages: GQA, MQA and, absorbed, MLA.
 
-For query head ``h`` of group ``g``: ``o = sum_j softmax_j(scale q . k_j) v_j`` over the request's positions ``j``, the last
-``window`` of them where there is a window; a sink adds ``exp(sink_h)`` to the denominator. The log-sum-exp comes back with it,
-so that results over parts of the keys can be merged (``merge_states``).
+For query head ``h`` of group ``g``: ``o = sum_j softmax_j(scale q . k_j) v_j`` over the request's positions ``j``,
+the last ``window`` of them where there is a window; a sink adds ``exp(sink_h)`` to the denominator. The log-sum-exp
+comes back with it, so that results over parts of the keys can be merged (``merge_states``).
 
-Pages are (blocks, block_tokens, kv_heads, width), any strides but neighbouring columns, in the queries' type or in eight bits
-(values ``x * scale``). A request's keys are cut into ``parts`` where requests x heads alone do not fill the device; the cut
-depends on shapes only, never on lengths, so a captured graph stays valid. A length of 0 gives output 0.
+Pages are (blocks, block_tokens, kv_heads, width), any strides but neighbouring columns, in the queries' type or in
+eight bits (values ``x * scale``). A request's keys are cut into ``parts`` where requests x heads alone do not fill
+the device; the cut depends on shapes only, never on lengths, so a captured graph stays valid. A length of 0 gives
+output 0.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -140,8 +141,9 @@ def mla_decode(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Multi-head latent attention with the key up-projection absorbed into the query (DeepSeek-V2, 2024).
 
-    ``query`` (requests, heads, latent + rope_width) meets ``pages`` (blocks, block_tokens, 1, latent + rope_width), whose
-    first ``latent`` columns are the values as well. Gives the output (requests, heads, latent) and its log-sum-exp.
+    ``query`` (requests, heads, latent + rope_width) meets ``pages`` (blocks, block_tokens, 1, latent + rope_width),
+    whose first ``latent`` columns are the values as well. Gives the output (requests, heads, latent) and its
+    log-sum-exp.
     """
     arch = arch or arch_of(query.device)
     if pages.shape[2] != 1 or query.shape[2] != pages.shape[3] or launch.power_of_two(rope_width) != rope_width:

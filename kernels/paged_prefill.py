@@ -1,9 +1,10 @@
-"""Causal attention of many new tokens per request over its pages: whole prompts, chunks, and prompts behind a cached prefix.
+"""Causal attention of many new tokens per request over its pages: whole prompts, chunks, and prompts behind a cached
+prefix.
 
-The new tokens' keys are in the pages already, so a chunk, a cached prefix and a fresh prompt are one case: query row ``i`` of a
-request with ``rows`` new tokens out of ``length`` stands at position ``length - rows + i`` and sees the positions up to its own, the
-last ``window`` of them where there is a window. Requests of any lengths lie end to end in the queries. Sinks, scales and the
-log-sum-exp as in ``paged_decode``.
+The new tokens' keys are in the pages already, so a chunk, a cached prefix and a fresh prompt are one case: query row
+``i`` of a request with ``rows`` new tokens out of ``length`` stands at position ``length - rows + i`` and sees the
+positions up to its own, the last ``window`` of them where there is a window. Requests of any lengths lie end to end
+in the queries. Sinks, scales and the log-sum-exp as in ``paged_decode``.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -26,7 +27,8 @@ def _walk(
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, V_WIDTH: tl.constexpr, V_COLUMNS: tl.constexpr,
     MASKED: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Take in the keys from ``first`` to ``last``; a row sees those from ``seen_from`` to ``seen_to`` (exclusive) of them.
+    """Take in the keys from ``first`` to ``last``; a row sees those from ``seen_from`` to ``seen_to`` (exclusive) of
+    them.
 
     Without ``MASKED`` the caller vouches that every row sees every key and that the range is whole tiles.
     """
@@ -101,9 +103,9 @@ def paged_prefill(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Attention of ``query`` (rows, heads, head_dim), request ``r`` owning rows ``starts[r]`` to ``starts[r + 1]``.
 
-    ``starts`` (requests + 1,) and ``lengths`` (requests,) int32, the latter with the new tokens included; ``max_rows`` bounds any
-    request's rows; ``table`` (requests, blocks) int32; ``scales`` undo those of eight-bit keys and values. Gives the output
-    (rows, heads, value width) and its log-sum-exp (rows, heads).
+    ``starts`` (requests + 1,) and ``lengths`` (requests,) int32, the latter with the new tokens included;
+    ``max_rows`` bounds any request's rows; ``table`` (requests, blocks) int32; ``scales`` undo those of eight-bit
+    keys and values. Gives the output (rows, heads, value width) and its log-sum-exp (rows, heads).
     """
     rows, heads, width = query.shape
     v_width, kv_heads = value_pages.shape[3], key_pages.shape[2]

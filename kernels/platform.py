@@ -18,9 +18,9 @@ Matrix = Literal["mma", "wgmma", "tcgen05", "mfma", "wmma", "none"]
 class Arch:
     """One architecture.
 
-    ``warp`` is the number of threads that run in step, ``shared_bytes`` the most on-chip memory one program may ask for,
-    ``matrix`` the generation of the matrix unit, ``fp8`` the eight-bit format that the hardware multiplies or at least
-    converts (None: neither), ``multiprocessors`` the count on the largest card sold with it.
+    ``warp`` is the number of threads that run in step, ``shared_bytes`` the most on-chip memory one program may ask
+    for, ``matrix`` the generation of the matrix unit, ``fp8`` the eight-bit format that the hardware multiplies or at
+    least converts (None: neither), ``multiprocessors`` the count on the largest card sold with it.
     """
 
     name: str
@@ -38,8 +38,8 @@ class Arch:
 
 _OCP, _FNUZ = torch.float8_e4m3fn, torch.float8_e4m3fnuz
 
-# NVIDIA: CUDA C++ Programming Guide, compute capabilities (shared memory per block, opt-in). AMD: CDNA 3, CDNA 4 and RDNA
-# instruction set guides (LDS per workgroup, wavefront size, fp8 encodings: FNUZ on CDNA 3, OCP from CDNA 4 and RDNA 4).
+# NVIDIA: CUDA C++ Programming Guide, compute capabilities (shared memory per block, opt-in). AMD: instruction set
+# guides of CDNA 3 and 4 and RDNA (LDS per workgroup, wavefront size, fp8: FNUZ on CDNA 3, OCP from CDNA 4 and RDNA 4).
 _TABLE = (
     Arch("sm_80", "nvidia", 32, 163 * 1024, "mma", None, 108),
     Arch("sm_86", "nvidia", 32, 99 * 1024, "mma", None, 84),

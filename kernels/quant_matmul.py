@@ -1,8 +1,8 @@
 """Products with weights kept in eight or four bits: ``y = x W^T``, ``W = q * scale`` by output and group of inputs.
 
-Weights are unpacked in registers on their way to the matrix unit, so what crosses the memory bus is what is stored. Integers up to
-127 are exact in bf16 and fp16; scales multiply the float32 sums of a group. One row of ``x`` takes a kernel without a matrix
-unit: it would idle 15 of 16 rows, and the weights' bytes are the limit anyway.
+Weights are unpacked in registers on their way to the matrix unit, so what crosses the memory bus is what is stored.
+Integers up to 127 are exact in bf16 and fp16; scales multiply the float32 sums of a group. One row of ``x`` takes a
+kernel without a matrix unit: it would idle 15 of 16 rows, and the weights' bytes are the limit anyway.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -34,7 +34,9 @@ def quant_matmul_kernel(
             inside = (at - group * GROUP) // 2
             low_at = group * GROUP + inside + step
             packed = tl.load(
-                w_ptr + output[:, None] * w_row + (group * (GROUP // 2) + inside + step)[None, :], mask=output_live, other=0
+                w_ptr + output[:, None] * w_row + (group * (GROUP // 2) + inside + step)[None, :],
+                mask=output_live,
+                other=0,
             ).to(tl.int32)
             x_low = tl.load(x_ptr + row[:, None] * x_row + low_at[None, :], mask=row_live, other=0.0)
             x_high = tl.load(x_ptr + row[:, None] * x_row + (low_at + GROUP // 2)[None, :], mask=row_live, other=0.0)
@@ -66,16 +68,22 @@ def quant_vector_kernel(
             byte = at // 2 + step
             group, inside = byte // (GROUP // 2), byte % (GROUP // 2)
             here = byte < inputs // 2
-            packed = tl.load(w_ptr + output[:, None] * w_row + byte[None, :], mask=live & here[None, :], other=0).to(tl.int32)
+            packed = tl.load(w_ptr + output[:, None] * w_row + byte[None, :], mask=live & here[None, :], other=0).to(
+                tl.int32
+            )
             x_low = tl.load(x_ptr + group * GROUP + inside, mask=here, other=0.0).to(tl.float32)
             x_high = tl.load(x_ptr + group * GROUP + inside + GROUP // 2, mask=here, other=0.0).to(tl.float32)
-            part = ((packed & 15) - 8).to(tl.float32) * x_low[None, :] + ((packed >> 4) - 8).to(tl.float32) * x_high[None, :]
+            part = ((packed & 15) - 8).to(tl.float32) * x_low[None, :] + ((packed >> 4) - 8).to(tl.float32) * x_high[
+                None, :
+            ]
         else:
             here = at + step < inputs
             group = (at + step) // GROUP
             w = tl.load(w_ptr + output[:, None] * w_row + (at + step)[None, :], mask=live & here[None, :], other=0)
             part = w.to(tl.float32) * tl.load(x_ptr + at + step, mask=here, other=0.0).to(tl.float32)[None, :]
-        scale = tl.load(scales_ptr + output[:, None] * scales_row + group[None, :], mask=live & here[None, :], other=0.0)
+        scale = tl.load(
+            scales_ptr + output[:, None] * scales_row + group[None, :], mask=live & here[None, :], other=0.0
+        )
         acc += part * scale.to(tl.float32)
     tl.store(out_ptr + output, tl.sum(acc, axis=1).to(out_ptr.dtype.element_ty), mask=output < outputs)
 

@@ -1,8 +1,9 @@
 """Weights in eight and four bits: how they are rounded, and how two four-bit weights share a byte.
 
-A weight matrix (outputs, inputs) is cut along the inputs into groups; each group of each output has one scale, and ``w`` is kept as
-``q`` with ``w ~ (q - zero) * scale``. Byte ``j`` of a four-bit group holds weight ``j`` of it in its low half and weight
-``j + group / 2`` in its high half, so a kernel gets two runs of neighbouring weights from one run of bytes.
+A weight matrix (outputs, inputs) is cut along the inputs into groups; each group of each output has one scale, and
+``w`` is kept as ``q`` with ``w ~ (q - zero) * scale``. Byte ``j`` of a four-bit group holds weight ``j`` of it in its
+low half and weight ``j + group / 2`` in its high half, so a kernel gets two runs of neighbouring weights from one run
+of bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """``data`` (outputs, inputs) int8, or (outputs, inputs / 2) uint8 where ``bits`` is 4; ``scales`` (outputs, groups)."""
+    """``data`` (outputs, inputs) int8, or (outputs, inputs / 2) uint8 where ``bits`` is 4; ``scales`` (outputs,
+    groups)."""
 
     data: torch.Tensor
     scales: torch.Tensor
@@ -31,7 +33,8 @@ class QuantizedWeight:
 
 
 def quantize(weight: torch.Tensor, bits: int, group: int) -> QuantizedWeight:
-    """Round ``weight`` (outputs, inputs) to ``bits`` (8 or 4) per group, symmetrically: the largest of a group stays exact.
+    """Round ``weight`` (outputs, inputs) to ``bits`` (8 or 4) per group, symmetrically: the largest of a group stays
+    exact.
 
     Raises ValueError where the inputs are not whole groups, or a group is not a power of two of at least 32.
     """

@@ -1,8 +1,8 @@
 """Root-mean-square norm, with or without adding the residual first (Zhang and Sennrich, 2019).
 
-``y = x / sqrt(mean(x^2) + eps) * weight`` over the last axis. The fused form computes ``s = x + residual``, norms it and
-gives both, which saves one read and one write of the activations. Sums run in float32; ``s`` is rounded to the inputs'
-type before it is normed, as it would be by two separate operators.
+``y = x / sqrt(mean(x^2) + eps) * weight`` over the last axis. The fused form computes ``s = x + residual``, norms it
+and gives both, which saves one read and one write of the activations. Sums run in float32; ``s`` is rounded to the
+inputs' type before it is normed, as it would be by two separate operators.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

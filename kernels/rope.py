@@ -1,10 +1,10 @@
 """Rotary embedding (Su et al., 2021), fused with writing keys and values into their pages.
 
-A pair ``(a, b)`` at angle ``t`` becomes ``(a cos t - b sin t, b cos t + a sin t)``. Pairs are ``(i, i + width / 2)`` or, where
-``interleaved``, ``(2 i, 2 i + 1)``, within the rotary part; the rest of a head passes through. Tables of cosines and sines
-come from ``rope_scaling``. Pages are (blocks, block_tokens, kv_heads, head_dim) with any strides but neighbouring
-columns; ``slots`` numbers each row's place block-major, and a slot below 0 (padding) writes nothing. Pages in eight bits
-hold ``x / scale``.
+A pair ``(a, b)`` at angle ``t`` becomes ``(a cos t - b sin t, b cos t + a sin t)``. Pairs are ``(i, i + width / 2)``
+or, where ``interleaved``, ``(2 i, 2 i + 1)``, within the rotary part; the rest of a head passes through. Tables of
+cosines and sines come from ``rope_scaling``. Pages are (blocks, block_tokens, kv_heads, head_dim) with any strides
+but neighbouring columns; ``slots`` numbers each row's place block-major, and a slot below 0 (padding) writes nothing.
+Pages in eight bits hold ``x / scale``.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -51,8 +51,9 @@ def _pass(
 @triton.jit
 def rope_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, k_pages_ptr, v_pages_ptr, slots_ptr, positions_ptr, cos_ptr, sin_ptr, rows,
-    q_row, q_head, k_row, k_head, v_row, v_head, out_row, out_head, kp_block, kp_token, kp_head, vp_block, vp_token, vp_head,
-    k_inverse, v_inverse, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
+    q_row, q_head, k_row, k_head, v_row, v_head, out_row, out_head, kp_block, kp_token, kp_head,
+    vp_block, vp_token, vp_head, k_inverse, v_inverse,
+    Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
     START: tl.constexpr, PAIRS: tl.constexpr, HALF: tl.constexpr, INTERLEAVED: tl.constexpr,
     WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, COLUMNS: tl.constexpr, V_COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -92,7 +93,8 @@ def rope(
     x: torch.Tensor, positions: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *,
     start: int = 0, interleaved: bool = False, arch: Arch | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Rotate ``x`` (rows, heads, head_dim) at ``positions`` (rows,) from column ``start`` on; the same shape comes back."""
+    """Rotate ``x`` (rows, heads, head_dim) at ``positions`` (rows,) from column ``start`` on; the same shape comes
+    back."""
     return _launch(x, None, None, positions, cos, sin, None, None, None, start, interleaved, (1.0, 1.0), arch)
 
 
@@ -102,8 +104,9 @@ def rope_into_pages(
     key_pages: torch.Tensor, value_pages: torch.Tensor | None, slots: torch.Tensor, *,
     start: int = 0, interleaved: bool = False, scales: tuple[float, float] = (1.0, 1.0), arch: Arch | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Rotate ``query`` (rows, heads, head_dim) and give it back; rotate ``key`` (rows, kv_heads, head_dim) and write it, and
-    ``value`` beside it, into their pages. ``value`` is None where keys hold it (MLA). ``scales`` are those of keys and values.
+    """Rotate ``query`` (rows, heads, head_dim) and give it back; rotate ``key`` (rows, kv_heads, head_dim) and write
+    it, and ``value`` beside it, into their pages. ``value`` is None where keys hold it (MLA). ``scales`` are those of
+    keys and values.
     """
     if (value is None) != (value_pages is None):
         raise ValueError("Values and their pages come together or not at all.")

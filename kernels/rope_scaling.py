@@ -33,8 +33,8 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Llama3:
-    """Llama 3.1: waves longer than ``context / low`` are slowed by ``factor``, shorter than ``context / high`` are kept,
-    and those between are blended."""
+    """Llama 3.1: waves longer than ``context / low`` are slowed by ``factor``, shorter than ``context / high`` are
+    kept, and those between are blended."""
 
     factor: float
     low: float
@@ -49,11 +49,11 @@ class Llama3:
 
 @dataclass(frozen=True, slots=True)
 class Yarn:
-    """YaRN (Peng et al., 2023): pairs that turn more than ``fast`` times within ``context`` keep their frequency, those that
-    turn less than ``slow`` times are slowed by ``factor``, a ramp over the pair's index lies between.
+    """YaRN (Peng et al., 2023): pairs that turn more than ``fast`` times within ``context`` keep their frequency,
+    those that turn less than ``slow`` times are slowed by ``factor``, a ramp over the pair's index lies between.
 
-    ``stretch`` multiplies cosines and sines; None means ``0.1 ln(factor) + 1``. ``rounded`` says whether the ramp's ends are
-    rounded to whole pairs, as in the paper's code.
+    ``stretch`` multiplies cosines and sines; None means ``0.1 ln(factor) + 1``. ``rounded`` says whether the ramp's
+    ends are rounded to whole pairs, as in the paper's code.
     """
 
     factor: float

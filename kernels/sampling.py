@@ -6,10 +6,11 @@ With ``gap_i = (max logit - logit_i) / temperature`` a filter keeps the tokens u
 - top-p: of what top-k kept, the smallest gap within which lies at least the share p of the probability;
 - min-p: ``gap <= -log(min_p)``, tokens at least min_p times as likely as the likeliest.
 
-Gaps are not negative, so their bit patterns order as they do, and halving the range of patterns finds a threshold exactly in 31 passes
-over a row that lies in the cache. The draw adds Gumbel noise to the log-probabilities and takes the highest (Gumbel, 1954). Noise comes
-from Philox keyed by the request's seed and counted by (token, step): the same seed gives the same text, whatever the batch around it.
-Temperature 0 takes the likeliest token, of equal ones the first.
+Gaps are not negative, so their bit patterns order as they do, and halving the range of patterns finds a threshold
+exactly in 31 passes over a row that lies in the cache. The draw adds Gumbel noise to the log-probabilities and takes
+the highest (Gumbel, 1954). Noise comes from Philox keyed by the request's seed and counted by (token, step): the same
+seed gives the same text, whatever the batch around it. Temperature 0 takes the likeliest token, of equal ones the
+first.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -27,8 +28,8 @@ from .platform import Arch, arch_of
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """One entry a row: ``temperature`` float32 (0 is greedy), ``top_k`` int32 (0 is off), ``top_p`` float32 (1 is off), ``min_p``
-    float32 (0 is off), ``seed`` int64, ``step`` int32 (how many tokens this request drew before)."""
+    """One entry a row: ``temperature`` float32 (0 is greedy), ``top_k`` int32 (0 is off), ``top_p`` float32 (1 is
+    off), ``min_p`` float32 (0 is off), ``seed`` int64, ``step`` int32 (how many tokens this request drew before)."""
 
     temperature: torch.Tensor
     top_k: torch.Tensor
@@ -122,7 +123,7 @@ def sample(logits: torch.Tensor, filters: Filters, *, arch: Arch | None = None) 
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     if rows:
         sample_kernel[(rows,)](
-            logits, tokens, filters.temperature, filters.top_k, filters.top_p, filters.min_p, filters.seed, filters.step,
-            logits.stride(0), vocabulary, TILE=tile.columns, num_warps=tile.warps,
+            logits, tokens, filters.temperature, filters.top_k, filters.top_p, filters.min_p, filters.seed,
+            filters.step, logits.stride(0), vocabulary, TILE=tile.columns, num_warps=tile.warps,
         )  # fmt: skip
     return tokens

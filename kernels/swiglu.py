@@ -1,4 +1,5 @@
-"""``silu(gate) * up`` with ``silu(g) = g / (1 + exp(-g))``, for a gate and an up half that lie side by side (Shazeer, 2020)."""
+"""``silu(gate) * up`` with ``silu(g) = g / (1 + exp(-g))``, for a gate and an up half that lie side by side (Shazeer,
+2020)."""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from __future__ import annotations

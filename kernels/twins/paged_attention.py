@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 
@@ -51,7 +53,8 @@ def paged_decode(
 
 
 def mla_decode(
-    query: torch.Tensor, pages: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, scale: float, rope_width: int = 64
+    query: torch.Tensor, pages: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, scale: float,
+    rope_width: int = 64,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     return paged_decode(query, pages, pages[..., : pages.shape[-1] - rope_width], table, lengths, scale)
 
@@ -64,7 +67,7 @@ def paged_prefill(
     out = query.new_zeros((*query.shape[:2], value_pages.shape[-1]))
     lse = torch.full(query.shape[:2], -torch.inf)
     bounds = starts.tolist()
-    for first, last, blocks, length in zip(bounds, bounds[1:], table, lengths.tolist(), strict=False):
+    for (first, last), blocks, length in zip(itertools.pairwise(bounds), table, lengths.tolist(), strict=True):
         keys, values = gather(key_pages, blocks, length) * scales[0], gather(value_pages, blocks, length) * scales[1]
         part, lse[first:last] = attend(query[first:last].float(), keys, values, scale, sinks, window)
         out[first:last] = part.to(query.dtype)

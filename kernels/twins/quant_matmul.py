@@ -9,7 +9,9 @@ from ..quant_weights import QuantizedWeight, unpack
 
 def dequantize(weight: QuantizedWeight) -> torch.Tensor:
     """The weights as (outputs, inputs) float32."""
-    grouped = unpack(weight.data, weight.group) if weight.bits == 4 else weight.data.view(weight.outputs, -1, weight.group)
+    grouped = (
+        unpack(weight.data, weight.group) if weight.bits == 4 else weight.data.view(weight.outputs, -1, weight.group)
+    )
     return (grouped.float() * weight.scales.float()[..., None]).flatten(1)
 
 

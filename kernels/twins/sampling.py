@@ -18,7 +18,12 @@ def _high(a: int, b: torch.Tensor) -> torch.Tensor:
 
 def philox(seed: int, token: torch.Tensor, step: int) -> torch.Tensor:
     """The first word of Philox-4x32-10 (Salmon et al., 2011) keyed by ``seed`` at counter (token, step, 0, 0)."""
-    c = [token.long(), torch.full_like(token, step).long(), torch.zeros_like(token).long(), torch.zeros_like(token).long()]
+    c = [
+        token.long(),
+        torch.full_like(token, step).long(),
+        torch.zeros_like(token).long(),
+        torch.zeros_like(token).long(),
+    ]
     low, high = seed & _WORD, (seed >> 32) & _WORD
     for _ in range(10):
         c = [

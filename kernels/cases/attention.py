@@ -1,0 +1,136 @@
+"""Uses of the operators around attention, at the shapes of Llama-3.1-8B and DeepSeek-V3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import kv_copy, merge_states, paged_decode, paged_prefill, rope, rope_scaling
+from ..platform import Arch
+from ..twins import kv_copy as plain_copy
+from ..twins import merge_states as plain_merge
+from ..twins import paged_attention as plain
+from ..twins import rope as plain_rope
+from .work import Case, Maker, Work, size_of
+
+_BLOCK = 16
+
+
+def _merge(make: Maker, small: bool) -> Work:
+    parts, rows = (3, 5) if small else (8, 64)
+    outs = make.normal(parts, rows, 32, 128, dtype=torch.float32)
+    lses = make.normal(parts, rows, 32, dtype=torch.float32)
+    return Work(
+        lambda outs, lses, arch: merge_states.merge_states(outs, lses, arch=arch),
+        plain_merge.merge_states, (outs, lses), size_of(outs, lses) + size_of(outs, lses) // parts,
+    )  # fmt: skip
+
+
+def _pool(make: Maker, blocks: int, heads: int, width: int, fp8: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    pool = make.normal(blocks, _BLOCK, 2, heads, width, dtype=make.arch.fp8 if fp8 else None)
+    return pool[:, :, 0], pool[:, :, 1]
+
+
+def _decode(
+    make: Maker, small: bool, heads: tuple[int, int] = (32, 8), width: int = 128, window: int = 0, fp8: bool = False
+) -> Work:
+    requests, tokens = (5, 100) if small else (64, 8192)
+    per = -(-tokens // _BLOCK)
+    keys, values = _pool(make, requests * per, heads[1], width, fp8)
+    query, table = make.normal(requests, heads[0], width), make.shuffled(requests * per).view(requests, per)
+    lengths = make.whole(1, tokens + 1, requests) if small else make.full(tokens, requests)
+    sinks = make.normal(heads[0], dtype=torch.float32) if window else None
+    options = paged_decode.DecodeOptions(window=window)
+
+    def op(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, t: Any, n: Any, s: Any, arch: Arch) -> Any:
+        return paged_decode.paged_decode(q, k, v, t, n, width**-0.5, s, options, arch=arch)
+
+    def twin(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, t: Any, n: Any, s: Any) -> Any:
+        return plain.paged_decode(q, k, v, t, n, width**-0.5, s, window)
+
+    read = requests * min(tokens, window or tokens) * 2 * heads[1] * width * keys.element_size()
+    return Work(op, twin, (query, keys, values, table, lengths, sinks), read + 2 * size_of(query))
+
+
+def _mla(make: Maker, small: bool) -> Work:
+    requests, tokens, heads = (3, 100, 20) if small else (64, 8192, 128)
+    per = -(-tokens // _BLOCK)
+    pages, query = make.normal(requests * per, _BLOCK, 1, 576), make.normal(requests, heads, 576)
+    table = make.shuffled(requests * per).view(requests, per)
+    lengths = make.whole(1, tokens + 1, requests) if small else make.full(tokens, requests)
+    scale = 192**-0.5
+    return Work(
+        lambda q, p, t, n, arch: paged_decode.mla_decode(q, p, t, n, scale, arch=arch),
+        lambda q, p, t, n: plain.mla_decode(q, p, t, n, scale),
+        (query, pages, table, lengths), size_of(pages, query), 2 * requests * heads * tokens * (576 + 512),
+    )  # fmt: skip
+
+
+def _prefill(make: Maker, small: bool, heads: tuple[int, int] = (32, 8), width: int = 128, window: int = 0) -> Work:
+    rows, tokens = ([1, 70, 33], 150) if small else ([8192], 8192)
+    heads = (4, 2) if small else heads
+    per = -(-tokens // _BLOCK)
+    keys, values = _pool(make, len(rows) * per, heads[1], width, False)
+    query, table = make.normal(sum(rows), heads[0], width), make.shuffled(len(rows) * per).view(len(rows), per)
+    starts = torch.tensor([0, *rows]).cumsum(0).int().to(make.device)
+    lengths = make.full(tokens, len(rows))
+    sinks = make.normal(heads[0], dtype=torch.float32) if window else None
+
+    def op(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, t: Any, r: Any, n: Any, s: Any, arch: Arch) -> Any:
+        return paged_prefill.paged_prefill(q, k, v, t, r, n, max(rows), width**-0.5, s, window, arch=arch)
+
+    def twin(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, t: Any, r: Any, n: Any, s: Any) -> Any:
+        return plain.paged_prefill(q, k, v, t, r, n, width**-0.5, s, window)
+
+    pairs = sum(count * (2 * tokens - count + 1) // 2 for count in rows)
+    moved = 2 * size_of(query) + len(rows) * tokens * 2 * heads[1] * width * keys.element_size()
+    return Work(op, twin, (query, keys, values, table, starts, lengths, sinks), moved, 4 * pairs * heads[0] * width)
+
+
+def _rope(make: Maker, small: bool) -> Work:
+    rows = 9 if small else 8192
+    keys, values = _pool(make, rows // _BLOCK + 1, 8, 128, False)
+    query, key, value = make.normal(rows, 32, 128), make.normal(rows, 8, 128), make.normal(rows, 8, 128)
+    cos, sin = (table.to(make.device) for table in rope_scaling.rotary_tables(128, 500_000.0, 64 if small else 8192))
+    positions, slots = make.whole(0, len(cos), rows), make.shuffled(rows)
+
+    def op(q: Any, k: Any, v: Any, at: Any, c: Any, s: Any, kp: Any, vp: Any, to: Any, arch: Arch) -> Any:
+        return rope.rope_into_pages(q, k, v, at, c, s, kp, vp, to, arch=arch), kp, vp
+
+    def twin(q: Any, k: Any, v: Any, at: Any, c: Any, s: Any, kp: Any, vp: Any, to: Any) -> Any:
+        return plain_rope.rope_into_pages(q, k, v, at, c, s, kp, vp, to), kp, vp
+
+    return Work(op, twin, (query, key, value, positions, cos, sin, keys, values, slots), 2 * size_of(query, key, value))
+
+
+def _copy(make: Maker, small: bool) -> Work:
+    blocks = 5 if small else 4096
+    source = make.normal(blocks, _BLOCK, 2, 8, 128)
+    target = make.normal(blocks, 2, 8, _BLOCK, 128).permute(0, 3, 1, 2, 4)
+    ids = make.shuffled(blocks), make.shuffled(blocks)
+
+    def op(a: Any, b: Any, i: Any, j: Any, arch: Arch) -> Any:
+        kv_copy.copy_blocks(a, b, i, j, arch=arch)
+        return (b,)
+
+    def twin(a: Any, b: Any, i: Any, j: Any) -> Any:
+        plain_copy.copy_blocks(a, b, i, j)
+        return (b,)
+
+    return Work(op, twin, (source, target, *ids), 2 * size_of(source))
+
+
+CASES = (
+    Case("merge_states", _merge, (torch.float32,)),
+    Case("paged_decode", _decode),
+    Case("paged_decode_fp8", lambda make, small: _decode(make, small, fp8=True), needs_fp8=True),
+    Case("paged_decode_window_64", lambda make, small: _decode(make, small, (64, 8), 64, 128)),
+    Case("paged_decode_256", lambda make, small: _decode(make, small, (16, 2), 256), (torch.bfloat16,)),
+    Case("mla_decode", _mla),
+    Case("paged_prefill", _prefill),
+    Case("paged_prefill_window_64", lambda make, small: _prefill(make, small, (64, 8), 64, 128), (torch.bfloat16,)),
+    Case("paged_prefill_256", lambda make, small: _prefill(make, small, (16, 2), 256), (torch.bfloat16,)),
+    Case("rope_into_pages", _rope),
+    Case("copy_blocks", _copy, (torch.bfloat16,)),
+)
