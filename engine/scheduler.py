@@ -26,11 +26,10 @@ _NOTHING_CACHED: Mapping[str, int] = {}
 
 
 class _Plan:
-    """A batch in the making. ``preempted`` says that blocks ran short, so nobody should come in."""
+    """A batch in the making, and what is left of its token budget."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self.preempted = False
         self._decodes: list[ScheduledRequest] = []
         self._prefills: list[ScheduledRequest] = []
 
@@ -161,14 +160,14 @@ class Scheduler:
                 continue
             if request.phase is Phase.PREFILL:
                 prefills.append(request)
-            elif self._make_room(request, plan):
+            elif self._make_room(request):
                 plan.add(request, 1)
         return prefills
 
-    def _make_room(self, request: Request, plan: _Plan) -> bool:
+    def _make_room(self, request: Request) -> bool:
         """A place for one more token, taken from the youngest if need be; False if that is the request itself."""
         while not self.cache.grow(request, request.num_computed + 1):
-            if self._preempt_youngest(plan) is request:
+            if self._preempt_youngest() is request:
                 return False
         return True
 
@@ -178,10 +177,8 @@ class Scheduler:
         A chunk shrinks to the blocks that are idle; others are preempted for it only if the step had no work at all.
         """
         for request in prefills:
-            if plan.budget == 0:
-                return
             while plan.empty and request.status is Status.RUNNING and self.cache.room(request) == 0:
-                self._preempt_youngest(plan)
+                self._preempt_youngest()
             if request.status is not Status.RUNNING:
                 continue
             count = min(request.remaining, plan.budget, self.cache.room(request))
@@ -194,7 +191,7 @@ class Scheduler:
 
         One idle block per running request is left alone, so that an admission does not force a preemption at once.
         """
-        while plan.budget and self._waiting and not plan.preempted and len(self._running) < self._config.max_num_seqs:
+        while plan.budget and self._waiting and len(self._running) < self._config.max_num_seqs:
             request = self._waiting.peek()
             hit = self.cache.lookup(request)
             if not self.cache.can_admit(request, hit, spare=len(self._running)):
@@ -211,7 +208,7 @@ class Scheduler:
             self.cache.grow(request, request.num_computed + count)
             plan.add(request, count)
 
-    def _preempt_youngest(self, plan: _Plan) -> Request:
+    def _preempt_youngest(self) -> Request:
         """Send the youngest running request back to the front of the queue, without its blocks."""
         if len(self._running) == 1:
             raise EngineError(f"Request {self._running[0].id!r} runs alone and the KV pool is still too small for it.")
@@ -221,7 +218,6 @@ class Scheduler:
         victim.num_preemptions += 1
         self._waiting.push(victim)
         self.counters.preemptions += 1
-        plan.preempted = True
         return victim
 
     def _append(self, request: Request, sampled: Sampled, at: Seconds) -> None:

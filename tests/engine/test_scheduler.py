@@ -238,7 +238,7 @@ WORK = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     work=WORK,
     num_blocks=st.integers(4, 40),
