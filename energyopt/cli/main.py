@@ -6,6 +6,7 @@ reaches a user unless ``--debug`` is given before the verb.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Annotated
 import typer
 
 from energyopt import __version__
+from energyopt.compose.threads import calm_threads
 from energyopt.core.errors import EnergyoptError
 
 from .output import message_console, print_error
@@ -51,6 +53,7 @@ def root(
 def main() -> None:
     """Entry point of the console script."""
     arguments = sys.argv[1:]
+    calm_threads(os.environ)
     debug = "--debug" in arguments
     try:
         build_app(arguments)()
