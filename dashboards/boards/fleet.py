@@ -50,71 +50,35 @@ def build() -> dict[str, Any]:
 
 def _headline() -> tuple[tuple[int, dashboard.Panel], ...]:
     joules = f"sum({energy(ALL, '$__range')})"
-    return (
-        (
-            4,
-            stat_panel(
-                Frame(
-                    "Power now",
-                    "Sum over all GPU and CPU sensors: the rate of their energy counters, so short peaks count too.",
-                    units.Watt,
-                    NO_ENERGY,
-                ),
-                query(f"sum({power(ALL)})"),
-            ),
-        ),
-        (
-            4,
-            stat_panel(
-                Frame(
-                    "Energy in range", "Energy of all sensors over the chosen time range.", units.WattHour, NO_ENERGY
-                ),
-                query(f"{joules} / {WATT_HOUR}", instant=True),
-            ),
-        ),
-        (
-            4,
-            stat_panel(
-                Frame(
-                    "Tokens per joule",
-                    "Output tokens over the joules of every host that measures, idle time included. "
-                    "Hosts without a sensor count on neither side.",
-                    TOKENS_PER_JOULE,
-                    "Needs an engine with traffic and an energy sensor in one process.",
-                    decimals=3,
-                ),
-                query(tokens_per_joule(ALL)),
-            ),
-        ),
-        (
-            4,
-            stat_panel(
-                Frame(
-                    "Idle share",
-                    "Share of attributed energy spent while no request ran: what fewer hosts, lower clocks or "
-                    "sleep could save.",
-                    units.PercentUnit,
-                    NO_SPLIT,
-                    steps=((None, "green"), (0.3, "yellow"), (0.6, "red")),
-                ),
-                query(idle_share(ALL)),
-            ),
-        ),
-        (
-            4,
-            stat_panel(
-                Frame("Cost in range", "Energy in range times the price above.", "none", NO_ENERGY, decimals=2),
-                query(f"{joules} / {KILOWATT_HOUR} * $price", instant=True),
-            ),
-        ),
-        (
-            4,
-            stat_panel(
-                Frame("Carbon in range", "Energy in range times the carbon intensity above.", units.Gram, NO_ENERGY),
-                query(f"{joules} / {KILOWATT_HOUR} * $carbon", instant=True),
-            ),
-        ),
+    efficiency = Frame(
+        "Tokens per joule",
+        "Output tokens over the joules of every host that measures, idle time included. "
+        "Hosts without a sensor count on neither side.",
+        TOKENS_PER_JOULE,
+        "Needs an engine with traffic and an energy sensor in one process.",
+        decimals=3,
     )
+    idle = Frame(
+        "Idle share",
+        "Share of attributed energy spent while no request ran: what fewer hosts, lower clocks or sleep could save.",
+        units.PercentUnit,
+        NO_SPLIT,
+        steps=((None, "green"), (0.3, "yellow"), (0.6, "red")),
+    )
+    text = "Sum over all GPU and CPU sensors: the rate of their energy counters, so short peaks count too."
+    now = Frame("Power now", text, units.Watt, NO_ENERGY)
+    used = Frame("Energy in range", "Energy of all sensors over the chosen time range.", units.WattHour, NO_ENERGY)
+    cost = Frame("Cost in range", "Energy in range times the price above.", "none", NO_ENERGY, decimals=2)
+    carbon = Frame("Carbon in range", "Energy in range times the carbon intensity above.", units.Gram, NO_ENERGY)
+    panels = (
+        stat_panel(now, query(f"sum({power(ALL)})")),
+        stat_panel(used, query(f"{joules} / {WATT_HOUR}", instant=True)),
+        stat_panel(efficiency, query(tokens_per_joule(ALL))),
+        stat_panel(idle, query(idle_share(ALL))),
+        stat_panel(cost, query(f"{joules} / {KILOWATT_HOUR} * $price", instant=True)),
+        stat_panel(carbon, query(f"{joules} / {KILOWATT_HOUR} * $carbon", instant=True)),
+    )
+    return tuple((4, made) for made in panels)
 
 
 def _over_time() -> tuple[tuple[int, dashboard.Panel], ...]:
@@ -193,67 +157,40 @@ def _who() -> tuple[tuple[int, dashboard.Panel], ...]:
 def _trust() -> tuple[tuple[int, dashboard.Panel], ...]:
     sensors = either(ALL.gauge(GPU.up), ALL.gauge(CPU.up))
     ages = either(ALL.gauge(GPU.age), ALL.gauge(CPU.age))
-    by_source = f"sum by (source) ({power(ALL)})"
+    answer = Frame(
+        "Sensors that answer",
+        "Energy sensors whose last reading succeeded.",
+        "short",
+        NO_ENERGY,
+        steps=((None, "red"), (1, "green")),
+    )
+    fail = Frame(
+        "Sensors that fail",
+        "Sensors that are configured but do not answer; their energy is missing from every sum here.",
+        "short",
+        NO_ENERGY,
+        steps=((None, "green"), (1, "red")),
+    )
+    oldest = Frame(
+        "Oldest sample",
+        "The largest age of a sensor's newest sample.",
+        units.Seconds,
+        NO_ENERGY,
+        steps=((None, "green"), (5, "yellow"), (30, "red")),
+    )
+    origin = Frame(
+        "Power by origin of the number",
+        "`counter`: a hardware energy counter. `integrated`: summed from power readings. "
+        "`estimated`: from a model of the device, not measured. `simulated`: no hardware at all.",
+        units.Watt,
+        NO_ENERGY,
+        low=0,
+    )
+    engines = Frame("Engines", "Engines that report.", "short", NO_ENGINE)
     return (
-        (
-            4,
-            stat_panel(
-                Frame(
-                    "Sensors that answer",
-                    "Energy sensors whose last reading succeeded.",
-                    "short",
-                    NO_ENERGY,
-                    steps=((None, "red"), (1, "green")),
-                ),
-                query(f"sum({sensors})"),
-            ),
-        ),
-        (
-            4,
-            stat_panel(
-                Frame(
-                    "Sensors that fail",
-                    "Sensors that are configured but do not answer; their energy is missing from every sum here.",
-                    "short",
-                    NO_ENERGY,
-                    steps=((None, "green"), (1, "red")),
-                ),
-                query(f"count({sensors}) - sum({sensors})"),
-            ),
-        ),
-        (
-            4,
-            stat_panel(
-                Frame(
-                    "Oldest sample",
-                    "Age of the oldest newest sample over all sensors.",
-                    units.Seconds,
-                    NO_ENERGY,
-                    steps=((None, "green"), (5, "yellow"), (30, "red")),
-                ),
-                query(f"max({ages})"),
-            ),
-        ),
-        (
-            4,
-            stat_panel(
-                Frame("Engines", "Engines that report.", "short", NO_ENGINE),
-                query(f"count({ALL.rate(STEPS)})"),
-            ),
-        ),
-        (
-            8,
-            time_panel(
-                Frame(
-                    "Power by origin of the number",
-                    "`counter`: a hardware energy counter. `integrated`: summed from power readings. "
-                    "`estimated`: from a model of the device, not measured. `simulated`: no hardware at all.",
-                    units.Watt,
-                    NO_ENERGY,
-                    low=0,
-                ),
-                [query(by_source, "{{source}}")],
-                stacked=True,
-            ),
-        ),
+        (4, stat_panel(answer, query(f"sum({sensors})"))),
+        (4, stat_panel(fail, query(f"count({sensors}) - sum({sensors})"))),
+        (4, stat_panel(oldest, query(f"max({ages})"))),
+        (4, stat_panel(engines, query(f"count({ALL.rate(STEPS)})"))),
+        (8, time_panel(origin, [query(f"sum by (source) ({power(ALL)})", "{{source}}")], stacked=True)),
     )
