@@ -63,7 +63,7 @@ def has_native_bfloat16() -> bool:
 
 def has_packed_half() -> bool:
     """Whether FBGEMM's float16 product exists here."""
-    return "fbgemm" in torch.backends.quantized.supported_engines and bool(torch.cpu.get_capabilities().get("avx2"))
+    return "fbgemm" in _quantized_engines() and bool(torch.cpu.get_capabilities().get("avx2"))
 
 
 def fastest_cpu_dtype() -> torch.dtype:
@@ -98,3 +98,8 @@ def _packs(weight: torch.Tensor, device: torch.device) -> bool:
     if weight.dtype == torch.bfloat16 and has_native_bfloat16():
         return False
     return bool(weight.abs().amax() <= _HALF_MAX)
+
+
+def _quantized_engines() -> list[str]:
+    engines: list[str] = torch.backends.quantized.supported_engines
+    return engines
