@@ -1,4 +1,4 @@
-"""What scheduling and caching cost beside the model: printed, and bounded loosely enough for a busy machine."""
+"""What scheduling and caching cost beside the model, in processor time: printed, and bounded loosely."""
 
 import time
 from collections.abc import Callable
@@ -42,14 +42,14 @@ def test_a_decode_step_of_256_requests_costs_microseconds_per_request() -> None:
         scheduler.add(Request(f"r{number}", prompt, params, Seconds(float(number))))
 
     def step() -> float:
-        start = time.perf_counter()
+        start = time.thread_time()
         batch = scheduler.schedule()
-        scheduled = time.perf_counter() - start
+        scheduled = time.thread_time() - start
         assert batch is not None
         result = _answer(batch)
-        start = time.perf_counter()
+        start = time.thread_time()
         scheduler.settle(batch, result)
-        return scheduled + time.perf_counter() - start
+        return scheduled + time.thread_time() - start
 
     while scheduler.num_waiting:
         step()
@@ -60,7 +60,7 @@ def test_a_decode_step_of_256_requests_costs_microseconds_per_request() -> None:
     mean = sum(steps) / 200 / RUNNING * 1e6
     _show(f"scheduler at {RUNNING} running: {median:.2f} µs per request (median step), {mean:.2f} µs (mean)")
     assert scheduler.num_running == RUNNING
-    assert steps[20] / RUNNING * 1e6 < 40  # the fast tenth: others may use this machine too
+    assert median < 40
 
 
 def test_lookup_of_a_million_tokens() -> None:
@@ -77,9 +77,9 @@ def test_lookup_of_a_million_tokens() -> None:
         again = Request("again", first.prompt, params, Seconds(0.0))
         if known:
             again.block_hashes = list(first.block_hashes)
-        start = time.perf_counter()
+        start = time.thread_time()
         hit = cache.lookup(again)
-        elapsed = time.perf_counter() - start
+        elapsed = time.thread_time() - start
         assert hit.tokens == tokens - 64
         return elapsed
 
