@@ -150,8 +150,11 @@ class Twins(RuleBasedStateMachine):
         self.add_trial(0, {}, Origin.BASELINE, None)
 
     def teardown(self) -> None:
-        if hasattr(self, "sql"):
+        if not hasattr(self, "sql"):
+            return
+        try:
             self.everything_is_alike()
+        finally:
             self.sql.close()
             shutil.rmtree(self.folder)
 
