@@ -135,3 +135,9 @@ def test_after_a_stop_nothing_more_is_released() -> None:
     detokenizer = Detokenizer(FakeTokenizer(), stops=["b"])
     assert [detokenizer.add(token) for token in b"abc"] == ["a", "", ""]
     assert detokenizer.flush() == ""
+
+
+def test_the_rest_of_a_character_that_the_prompt_began_is_not_lost() -> None:
+    first, second = "é".encode()
+    decoder = IncrementalDecoder(FakeTokenizer(), [ord("x"), first])
+    assert "".join(pieces(decoder, [second, ord("y")])) == "\ufffdy"
