@@ -20,13 +20,13 @@ def result_table(summary: StudySummary) -> Table:
     """Baseline, best and Pareto set; the source of the joules is a column of its own."""
     title = "Result" + (" (joules are estimated, not measured)" if summary.estimated else "")
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("configuration")
+    table.add_column("", no_wrap=True)
     for name in ("tokens/J", "J/request", "TTFT p90", "ITL p99", "tok/s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("joules from")
     named = [("baseline", summary.baseline), (_best_name(summary), summary.best)]
     rows = [(name, row) for name, row in named if row is not None]
-    rows += [(f"Pareto: trial {row.trial}", row) for row in summary.front]
+    rows += [(f"Pareto (trial {row.trial})", row) for row in summary.front]
     for name, row in rows:
         table.add_row(name, *_cells(row), style=None if row.feasible else "red")
     return table
@@ -41,10 +41,13 @@ def trials_table(summary: StudySummary) -> Table:
     table.add_column("outcome")
     for name in ("tokens/J", "TTFT p90", "ITL p99", "tok/s"):
         table.add_column(name, justify="right")
+    usual = summary.baseline.params if summary.baseline else {}
     for row in (*summary.rows, *summary.verification):
         figures = (figure(row.tokens_per_joule), format_si(row.ttft_p90, "s"), format_si(row.itl_p99, "s"))
         origin = row.origin.replace("verify_", "verify ")
-        table.add_row(str(row.trial), origin, settings(row.params), row.outcome, *figures, figure(row.output_rate))
+        table.add_row(
+            str(row.trial), origin, settings(row.params, usual), row.outcome, *figures, figure(row.output_rate)
+        )
     return table
 
 
@@ -59,7 +62,7 @@ def plot_pareto(console: Console, summary: StudySummary) -> None:
         return
     plotext.clear_figure()
     plotext.theme("clear")
-    plotext.plot_size(min(console.width, 90), 18)
+    plotext.plot_size(min(console.width - 1, 90), 18)
     what = "tokens/J" if summary.objective == "tokens_per_joule" else "tok/s"
     plotext.title(f"{what} (up is better) over TPOT p90 in ms (left is better)")
     groups = (
@@ -74,13 +77,17 @@ def plot_pareto(console: Console, summary: StudySummary) -> None:
             plotext.scatter(
                 [x for _, x, _ in group], [y for _, _, y in group], marker=marker, label=f"{marker} {label}"
             )
-    console.print(plotext.build(), markup=False, highlight=False)
+    console.print(plotext.uncolorize(plotext.build()), markup=False, highlight=False)
 
 
-def settings(params: Mapping[str, object]) -> str:
-    """``seqs=16 threads=2``: short names are enough for one host."""
-    short = {path: path.rsplit(".", 1)[-1] for path in params}
-    return " ".join(f"{SHORT.get(short[path], short[path])}={_word(value)}" for path, value in params.items()) or DASH
+def settings(params: Mapping[str, object], usual: Mapping[str, object]) -> str:
+    """``seqs=16 threads=2``: what differs from the usual values, in short names; "as baseline" if nothing does."""
+    words = []
+    for path, value in params.items():
+        name = path.rsplit(".", 1)[-1]
+        if path not in usual or usual[path] != value:
+            words.append(f"{SHORT.get(name, name)}={_word(value)}")
+    return " ".join(words) or "as baseline"
 
 
 def failures(summary: StudySummary) -> list[str]:
@@ -103,9 +110,7 @@ def _best_name(summary: StudySummary) -> str:
         return "best"
     if summary.baseline and summary.best.trial == summary.baseline.trial:
         return "best = baseline"
-    state = summary.recommendation
-    suffix = "" if state is None else (", verified" if state.verified else ", not verified")
-    return f"best: trial {summary.best.trial}{suffix}"
+    return f"best (trial {summary.best.trial})"
 
 
 def _cells(row: Row) -> tuple[str, ...]:

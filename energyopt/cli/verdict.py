@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.console import Console
 
 from energyopt.compose.results import Session, launch_command, study_summary
+from energyopt.core.study import StudyState, TrialRecord
+from tuner.nearest import explain_infeasible
 from tuner.summary import StudySummary
 
 from .tables import plot_pareto, result_table
@@ -19,7 +22,7 @@ def print_outcome(console: Console, session: Session, study_id: str) -> None:
     console.print(result_table(summary))
     plot_pareto(console, summary)
     console.print()
-    console.print(verdict(summary), markup=False)
+    console.print(verdict(summary, session.store.trials(study_id)), markup=False)
     command = launch_command(session, study_id)
     if command is not None:
         console.print("\nServe the winner:", style="bold")
@@ -30,9 +33,11 @@ def print_outcome(console: Console, session: Session, study_id: str) -> None:
         console.print(f"  {artifact.name}: {artifact.path}", markup=False, soft_wrap=True)
 
 
-def verdict(summary: StudySummary) -> str:
+def verdict(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
     """The outcome in words; never a saving without its interval."""
     found = summary.recommendation
+    if summary.study.state is StudyState.NO_FEASIBLE:
+        return f"There is no recommendation. {explain_infeasible(trials)}"
     if found is None:
         return summary.study.error or f"The study is {summary.study.state}; there is no recommendation yet."
     checked = "verified" if found.verified else "NOT verified"
