@@ -1,0 +1,160 @@
+"""Time and power of one iteration: a roofline with overheads, an activity model of watts, a clock that both obey.
+
+Time: projections and attention follow one another, each at a smooth maximum of its memory and its compute time;
+collectives and fixed costs are added. Power: ``idle + busy floor + J/byte * bytes/s + J/FLOP * FLOP/s + link``. A cap
+lowers the clock until the draw fits; a clock lock sets it outright. They are different actuators: the cap binds only
+where the draw would exceed it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from energyopt.core.config import ParallelLayout, PowerConfig
+from energyopt.core.errors import ConfigError
+
+from .constants import Constants
+from .hardware import Gpu
+from .models import ModelSpec
+from .work import StepShape, Work, WorkModel
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """One iteration on one rank: how long, how many watts, at which share of the highest clock."""
+
+    seconds: float
+    watts: float
+    clock: float
+
+
+class Machine:
+    """One engine (``layout``) of ``spec`` on ``gpu`` under ``power``; ``cost`` prices a batch.
+
+    Raises ConfigError for a cap or clock outside the device's range.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, gpu: Gpu, layout: ParallelLayout, constants: Constants, power: PowerConfig | None = None
+    ) -> None:
+        self.spec, self.gpu, self.layout, self.constants = spec, gpu, layout, constants
+        self.work = WorkModel(spec, layout, narrow=gpu.get("flops_fp8") is not None, skew=constants.time.skew)
+        time, watts = constants.time, constants.power
+        self._memory = gpu.value("memory_bandwidth") * time.memory
+        self._kv = gpu.value("memory_bandwidth") * time.attention
+        self._wide = gpu.peak("bf16") * time.compute
+        self._narrow = gpu.peak("fp8") * time.compute
+        self._link = gpu.value("link_bandwidth") * time.link
+        quantized = 1.0 if spec.precision == "bf16" else time.quantized
+        self._expert = time.expert * quantized
+        self._fixed = time.step + time.layer * spec.layers + time.moe_layer * quantized * spec.moe_layers
+        self.idle, self._limit = gpu.value("idle"), gpu.value("tdp")
+        self._busy = watts.busy * self._limit
+        self._flop8 = watts.flop * watts.fp8
+        power = power or PowerConfig()
+        self._cap = power.cap if power.cap is not None else self._limit
+        self._lock = self._locked(power)
+        if not gpu.value("cap_min") <= self._cap <= self._limit:
+            raise ConfigError(
+                f"A cap of {self._cap:g} W is not allowed on {gpu.name}: "
+                f"it takes {gpu.value('cap_min'):g} to {self._limit:g} W."
+            )
+
+    def _locked(self, power: PowerConfig) -> float:
+        """The clock lock as a share of the highest clock; 1 without a lock."""
+        if power.sm_clock is None:
+            return 1.0
+        low, high = self.gpu.value("clock_min"), self.gpu.value("clock_max")
+        if not low <= power.sm_clock <= high:
+            raise ConfigError(
+                f"A clock of {power.sm_clock / 1e6:g} MHz is not allowed on {self.gpu.name}: "
+                f"it takes {low / 1e6:g} to {high / 1e6:g} MHz."
+            )
+        return power.sm_clock / high
+
+    def cost(self, shape: StepShape) -> StepCost:
+        """Seconds, watts and clock of one iteration."""
+        load = self.load(self.work.of(shape), shape.sequences)
+        return self.settle(load)
+
+    def load(self, work: Work, sequences: float) -> Load:
+        """The iteration at the highest clock, split into what the clock moves and what it does not."""
+        time, watts = self.constants.time, self.constants.power
+        memory, compute = work.linear_bytes / self._memory, work.linear_wide / self._wide
+        compute += work.linear_narrow / self._narrow
+        linear, linear_share = _overlap(memory, compute, time.blend)
+        attention, pair_share = _overlap(work.attention_bytes / self._kv, work.attention_flops / self._wide, time.blend)
+        host = self._fixed + time.sequence * sequences + time.collective * work.collectives
+        host += self._expert * work.touched_experts
+        share = linear * linear_share + attention * pair_share
+        roofline, link = linear + attention, work.link_bytes / self._link
+        return Load(
+            compute=share,
+            memory=roofline - share,
+            other=link,
+            host=host,
+            stall=time.step + time.sequence * sequences,
+            byte_joules=watts.byte * (work.linear_bytes + work.attention_bytes),
+            flop_joules=watts.flop * (work.linear_wide + work.attention_flops) + self._flop8 * work.linear_narrow,
+            link_joules=watts.link_byte * work.link_bytes,
+        )
+
+    def settle(self, load: Load) -> StepCost:
+        """Time and power once lock and cap have had their say."""
+        clock = self.constants.clock
+        seconds, watts = self._at(load, self._lock)
+        limit = clock.settle * self._cap
+        wanted = watts / (1.0 + (watts / limit) ** clock.sharpness) ** (1.0 / clock.sharpness)
+        if wanted > 0.999 * watts:
+            return StepCost(seconds, watts, self._lock)
+        low, high = self.gpu.value("clock_min") / self.gpu.value("clock_max"), self._lock
+        for _ in range(12):
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if self._at(load, middle)[1] > wanted else (middle, high)
+        seconds, watts = self._at(load, low)
+        return StepCost(seconds, watts, low)
+
+    def _at(self, load: Load, f: float) -> tuple[float, float]:
+        """Seconds and watts at the share ``f`` of the highest clock, without a cap."""
+        clock = self.constants.clock
+        slow = 1.0 / f - 1.0
+        seconds = load.seconds + slow * (
+            load.compute + clock.memory_share * (load.memory + load.other) + clock.host_share * load.host
+        )
+        volts = voltage(f, clock.v_min, clock.knee) ** 2
+        on_die = 1.0 - clock.on_die + clock.on_die * volts
+        dynamic = load.byte_joules * on_die + load.flop_joules * volts + load.link_joules
+        busy = self._busy * (1.0 - load.stall / load.seconds) * volts * f
+        return seconds, self.idle + busy + dynamic / seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An iteration at the highest clock: seconds by what bounds them, joules by what causes them.
+
+    ``stall`` is the part of ``host`` in which no kernel is resident.
+    """
+
+    compute: float
+    memory: float
+    other: float
+    host: float
+    stall: float
+    byte_joules: float
+    flop_joules: float
+    link_joules: float
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.memory + self.other + self.host
+
+
+def _overlap(memory: float, compute: float, blend: float) -> tuple[float, float]:
+    """The smooth maximum of two times and the share of it that compute bounds."""
+    a, b = memory**blend, compute**blend
+    return (a + b) ** (1.0 / blend), b / (a + b) if b else 0.0
+
+
+def voltage(f: float, v_min: float, knee: float) -> float:
+    """Supply voltage over its maximum at the share ``f`` of the highest clock: flat to the knee, then linear."""
+    return v_min if f <= knee else v_min + (1.0 - v_min) * (f - knee) / (1.0 - knee)

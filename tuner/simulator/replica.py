@@ -1,0 +1,127 @@
+"""One simulated engine: the engine's own scheduler and cache over a RooflineRunner, on a clock of its own."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from energyopt.core.clock import FakeClock
+from energyopt.core.config import EngineConfig
+from energyopt.core.records import Phase, RequestRecord, StepRecord
+from energyopt.core.units import Seconds
+from engine.kv.coordinator import KvCoordinator
+from engine.request import Request, SamplingParams
+from engine.scheduler import Scheduler
+from engine.settled import Settled
+from engine.step import request_record
+
+from .leap import leap, leapable
+from .machine import Machine
+from .runner import RooflineRunner
+
+
+@dataclass(frozen=True, slots=True)
+class SimRequest:
+    """A request to come: when, which tokens, how many wanted."""
+
+    id: str
+    arrival: float
+    prompt: tuple[int, ...]
+    output_tokens: int
+    session: str | None = None
+
+
+OnFinish = Callable[[RequestRecord], Sequence[SimRequest]]
+"""Told of every finished request; returns requests that follow from it (the next turn, the next of a closed loop)."""
+
+
+def no_sequel(record: RequestRecord) -> Sequence[SimRequest]:
+    """An open loop: nothing follows from a finished request."""
+    return ()
+
+
+class Replica:
+    """Serves requests until a given time. ``stepping`` turns leaps off: slower, and the same records.
+
+    ``steps`` keeps the steps that computed prompts; what the others cost is in ``runner.ledger``.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        config: EngineConfig,
+        *,
+        on_finish: OnFinish = no_sequel,
+        stepping: bool = False,
+        name: str = "sim",
+    ) -> None:
+        self.clock = FakeClock()
+        limit = None
+        if config.kv.memory_bytes is not None:
+            per_token = machine.spec.kv_bytes_per_token() / machine.layout.devices
+            limit = max(1, int(config.kv.memory_bytes / per_token / config.kv.block_tokens))
+        self.runner = RooflineRunner(machine, self.clock, block_tokens=config.kv.block_tokens, blocks=limit, name=name)
+        cache = KvCoordinator(self.runner.cache, prefix_caching=config.kv.prefix_caching)
+        self.scheduler = Scheduler(config, cache, max_model_len=config.max_model_len or machine.spec.max_context)
+        self.records: list[RequestRecord] = []
+        self.steps: list[StepRecord] = []
+        self._on_finish, self._stepping = on_finish, stepping
+        self._pending: list[tuple[float, int, SimRequest]] = []
+        self._tickets = 0
+
+    @property
+    def load(self) -> int:
+        """Requests that are underway or on their way."""
+        return self.scheduler.num_running + self.scheduler.num_waiting + len(self._pending)
+
+    def submit(self, request: SimRequest) -> None:
+        """Let a request arrive at its time (at once if that has passed)."""
+        self._tickets += 1
+        heapq.heappush(self._pending, (request.arrival, self._tickets, request))
+
+    def run(self, until: float) -> None:
+        """Serve until the clock reaches ``until`` or nothing is left to do. The last step may end later."""
+        while self.clock.now() < until:
+            self._admit()
+            if not self.scheduler.has_work:
+                if not self._pending or self._pending[0][0] >= until:
+                    return
+                self.clock.advance(max(0.0, self._pending[0][0] - self.clock.now()))
+                continue
+            self._step(until)
+
+    def idle_until(self, instant: float) -> None:
+        """Let an idle engine's time pass."""
+        if not self.scheduler.has_work:
+            self.clock.advance(max(0.0, instant - self.clock.now()))
+
+    def _admit(self) -> None:
+        while self._pending and self._pending[0][0] <= self.clock.now():
+            arrival, _, request = heapq.heappop(self._pending)
+            params = SamplingParams(max_tokens=request.output_tokens, temperature=0, ignore_eos=True)
+            self.scheduler.add(Request(request.id, request.prompt, params, Seconds(arrival), request.session))
+
+    def _step(self, until: float) -> None:
+        batch = self.scheduler.schedule()
+        if batch is None:
+            return
+        result = self.runner.run(batch)
+        settled = self.scheduler.settle(batch, result)
+        if any(share.phase is Phase.PREFILL for share in settled.shares):
+            self.steps.append(StepRecord(result.start, result.end, self.runner.devices, settled.shares))
+        self._finish(settled, result.end)
+        soon = self._pending[0][0] if self._pending else None
+        if self._stepping or (soon is not None and soon <= result.end) or result.end >= until:
+            return
+        steps = leapable(self.scheduler, batch)
+        if steps:
+            leap(self.scheduler, self.runner, batch, steps, until if soon is None else min(until, soon))
+
+    def _finish(self, settled: Settled, end: Seconds) -> None:
+        for token in settled.tokens:
+            if token.request.finish_reason is not None:
+                record = request_record(token.request, end)
+                self.records.append(record)
+                for sequel in self._on_finish(record):
+                    self.submit(sequel)
