@@ -62,6 +62,7 @@ class TorchRunner:
         with torch.inference_mode(), foreign_memory_errors(f"Sampling for {len(requests)} requests"):
             chosen = iter(self._sampler.sample(logits, requests))
         sampled = [next(chosen) if item.sample else None for item in batch.items]
+        self._wait()
         return StepResult(sampled, start, self._clock.now())
 
     def logits(self, batch: Batch) -> torch.Tensor:
@@ -97,6 +98,11 @@ class TorchRunner:
             positions += range(item.start, stop)
         both = torch.tensor((tokens, positions)).to(self._device)
         return both[0], both[1], plan_pages(spans, self._shape.block_tokens, self._device, self._model.activations)
+
+    def _wait(self) -> None:
+        """A step that samples nothing leaves its work queued on a GPU; its end is when that is done."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def _use_threads(self) -> None:
         """The thread count is a setting of the calling thread, and the loop's thread is not the one that built us."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteriaList
 
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import DType, EngineConfig, KvConfig
@@ -109,21 +109,25 @@ def _transformers(dtype: torch.dtype) -> Generate:
 
     def generate(prompts: list[list[int]], new: int) -> Times:
         torch.set_num_threads(THREADS)
-        ids = torch.tensor(prompts)
-        seconds = []
-        for tokens in (1, new) if new > 1 else (1,):
-            start = time.perf_counter()
-            with torch.inference_mode():
-                out = model.generate(
-                    ids,
-                    attention_mask=torch.ones_like(ids),
-                    max_new_tokens=tokens,
-                    min_new_tokens=tokens,
-                    do_sample=False,
-                )
-            seconds.append(time.perf_counter() - start)
-            assert out.shape == (len(prompts), len(prompts[0]) + tokens)
-        return Times(seconds[-1], seconds[0])
+        ids, marks = torch.tensor(prompts), []
+
+        def mark(sequences: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
+            """Called after each token; stops nothing."""
+            marks.append(time.perf_counter())
+            return torch.zeros(len(sequences), dtype=torch.bool)
+
+        start = time.perf_counter()
+        with torch.inference_mode():
+            out = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=new,
+                do_sample=False,
+                stopping_criteria=StoppingCriteriaList([mark]),
+            )
+        total = time.perf_counter() - start
+        assert out.shape == (len(prompts), len(prompts[0]) + new)
+        return Times(total, marks[0] - start)
 
     return generate
 
