@@ -81,6 +81,17 @@ def test_sigkill_in_the_middle_loses_no_finished_trial(tmp_path: Path, tiny_mode
     assert "energyopt serve" in out
 
 
+def _wait_until_healthy(url: str, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if httpx.get(f"{url}/health", timeout=60).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise AssertionError("the server did not become healthy")
+
+
 @pytest.fixture
 def server(tmp_path: Path, tiny_model: Path) -> Iterator[str]:
     with socket.socket() as probe:
@@ -88,6 +99,7 @@ def server(tmp_path: Path, tiny_model: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     process = start(tmp_path, "serve", str(tiny_model), "--port", str(port), "--meter", "estimated")
     try:
+        _wait_until_healthy(f"http://127.0.0.1:{port}", process)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.send_signal(signal.SIGTERM)
