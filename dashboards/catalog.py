@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 FLEET = "energyopt-fleet"
@@ -16,6 +17,9 @@ BOARDS = {
     TUNING: "energyopt / Tuning",
 }
 """Titles by uid, in the order of the links on every board."""
+
+UID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+"""What Grafana takes for a uid."""
 
 TAG = "energyopt"
 FOLDER_UID = "energyopt"

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .catalog import UID
 from .expression import Reader, Series, catalogue_series
 from .units import Dimension, of_unit, written
 
-UID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 COLUMNS = 24
 _VARIABLE = re.compile(r"\$\{?(\w+)")
 _LEGEND = re.compile(r"\{\{\s*(\w+)\s*\}\}")

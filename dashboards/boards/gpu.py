@@ -126,8 +126,8 @@ def _health() -> tuple[tuple[int, dashboard.Panel], ...]:
 
 
 def _readings() -> tuple[tuple[int, dashboard.Panel], ...]:
-    def lines(title: str, text: str, expression: str, legend: str) -> dashboard.Panel:
-        return time_panel(Frame(title, text, "cps", NO_GPU, low=0), [query(expression, legend)])
+    def lines(title: str, text: str, expression: str, legend: str, missing: str = NO_GPU) -> dashboard.Panel:
+        return time_panel(Frame(title, text, "cps", missing, low=0), [query(expression, legend)])
 
     return (
         (6, lines("Failed readings", "Driver calls that failed.", ALL.rate(GPU.errors, CHOSEN), "{{gpu_uuid}}")),
@@ -138,6 +138,7 @@ def _readings() -> tuple[tuple[int, dashboard.Panel], ...]:
                 "Readings that the energy curve refused, by reason.",
                 f"sum by (gpu_uuid, reason) ({ALL.rate(GPU.rejected, CHOSEN)})",
                 "{{reason}} {{gpu_uuid}}",
+                "No reading has been refused, or no GPU sensor answers.",
             ),
         ),
         (

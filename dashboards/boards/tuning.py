@@ -60,7 +60,7 @@ def _outcome(flavour: Flavour) -> tuple[tuple[int, dashboard.Panel], ...]:
 
     signed = ((None, "red"), (0.0, "green"))
     yes_no = (("1", "verified", "green"), ("0", "not verified", "orange"))
-    feasible = "1.0 * feasible / NULLIF(finished, 0)"
+    feasible = "CAST(feasible AS double precision) / NULLIF(finished, 0)"
     saving = "Energy per token that the chosen configuration saves over the baseline, as a mean over paired runs."
     return (
         (4, number("Trials finished", "Search trials that ended.", "short", _of(flavour, "finished"), NO_STUDY)),
