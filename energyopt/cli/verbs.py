@@ -33,7 +33,14 @@ VERBS = (
     Verb(("studies", "list"), "energyopt.cli.studies", "list_studies", "The newest studies."),
     Verb(("studies", "show"), "energyopt.cli.studies", "show", "One study: result, plot and every trial."),
     Verb(("studies", "resume"), "energyopt.cli.resume", "resume", "Go on with an interrupted or killed study."),
+    Verb(
+        ("dashboards", "export"), "energyopt.cli.dashboards", "export", "Provisioning files for Grafana and Prometheus."
+    ),
+    Verb(("dashboards", "apply"), "energyopt.cli.dashboards", "apply", "Send boards, sources and alerts to a Grafana."),
+    Verb(("dashboards", "lint"), "energyopt.cli.dashboards_lint", "lint", "Check queries, units and layout of boards."),
 )
+
+GROUPS = {"studies": "Studies in the database.", "dashboards": "Grafana boards and Prometheus rules."}
 
 
 def add_verbs(app: typer.Typer, arguments: Sequence[str]) -> None:
@@ -50,7 +57,7 @@ def add_verbs(app: typer.Typer, arguments: Sequence[str]) -> None:
 
 
 def _group(app: typer.Typer, name: str) -> typer.Typer:
-    group = typer.Typer(help="Studies in the database.", no_args_is_help=True)
+    group = typer.Typer(help=GROUPS[name], no_args_is_help=True)
     app.add_typer(group, name=name)
     return group
 
