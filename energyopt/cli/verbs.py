@@ -30,6 +30,10 @@ VERBS = (
     Verb(("tune",), "energyopt.cli.tune", "tune", "Find and verify the best configuration for an SLO."),
     Verb(("serve",), "energyopt.cli.serve", "serve", "Serve a model over HTTP, with joules in every reply."),
     Verb(("doctor",), "energyopt.cli.doctor", "doctor", "Say what works on this machine and why not."),
+    Verb(("plan",), "energyopt.cli.plan", "plan", "Plan a deployment on GPUs that need not exist yet (simulated)."),
+    Verb(("accuracy", "mlenergy"), "energyopt.cli.accuracy", "mlenergy", "Errors on a table of J/token and tok/s."),
+    Verb(("accuracy", "cap-sweep"), "energyopt.cli.accuracy", "cap_sweep", "Errors on a power-cap sweep."),
+    Verb(("accuracy", "page"), "energyopt.cli.accuracy", "page", "Write the page of all errors."),
     Verb(("studies", "list"), "energyopt.cli.studies", "list_studies", "The newest studies."),
     Verb(("studies", "show"), "energyopt.cli.studies", "show", "One study: result, plot and every trial."),
     Verb(("studies", "resume"), "energyopt.cli.resume", "resume", "Go on with an interrupted or killed study."),
@@ -40,7 +44,11 @@ VERBS = (
     Verb(("dashboards", "lint"), "energyopt.cli.dashboards_lint", "lint", "Check queries, units and layout of boards."),
 )
 
-GROUPS = {"studies": "Studies in the database.", "dashboards": "Grafana boards and Prometheus rules."}
+GROUPS = {
+    "studies": "Studies in the database.",
+    "accuracy": "How far the simulator is from published measurements.",
+    "dashboards": "Grafana boards and Prometheus rules.",
+}
 
 
 def add_verbs(app: typer.Typer, arguments: Sequence[str]) -> None:

@@ -55,6 +55,7 @@ class SimulatedEvaluator:
         progress(Progress("measuring", 0.0))
         for replica in replicas:
             replica.run(end)
+            replica.abort()
         progress(Progress("done", 1.0))
         window = Window(plan.warmup, Seconds(end))
         records = [record for replica in replicas for record in replica.records]

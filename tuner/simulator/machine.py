@@ -93,7 +93,7 @@ class Machine:
             memory=roofline - share,
             other=link,
             host=host,
-            stall=time.step + time.sequence * sequences,
+            stall=time.step + time.collective * work.collectives + link,
             byte_joules=watts.byte * (work.linear_bytes + work.attention_bytes),
             flop_joules=watts.flop * (work.linear_wide + work.attention_flops) + self._flop8 * work.linear_narrow,
             link_joules=watts.link_byte * work.link_bytes,
@@ -132,7 +132,7 @@ class Machine:
 class Load:
     """An iteration at the highest clock: seconds by what bounds them, joules by what causes them.
 
-    ``stall`` is the part of ``host`` in which no kernel is resident.
+    ``stall`` is the part in which the arithmetic units wait: the host's fixed part and collectives.
     """
 
     compute: float

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from energyopt.core.clock import FakeClock
 from energyopt.core.config import EngineConfig
-from energyopt.core.records import Phase, RequestRecord, StepRecord
+from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord
 from energyopt.core.units import Seconds
 from engine.kv.coordinator import KvCoordinator
 from engine.request import Request, SamplingParams
@@ -95,6 +95,13 @@ class Replica:
         """Let an idle engine's time pass."""
         if not self.scheduler.has_work:
             self.clock.advance(max(0.0, instant - self.clock.now()))
+
+    def abort(self) -> None:
+        """End what is underway, so that its tokens so far are on record; nothing follows from it."""
+        for request in tuple(self.scheduler.running()):
+            self.scheduler.finish(request, FinishReason.ABORT)
+            self.records.append(request_record(request, self.clock.now()))
+        self._pending.clear()
 
     def _admit(self) -> None:
         while self._pending and self._pending[0][0] <= self.clock.now():
