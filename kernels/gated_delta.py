@@ -113,7 +113,7 @@ def recurrent_gated_delta(
 
 def launch_delta(
     kernel: object, inputs: tuple[torch.Tensor, ...], states: torch.Tensor, batch: Sequences, scale: float,
-    *, v_tile: int, chunk: int, precision: str = "ieee",
+    *, v_tile: int, chunk: int, warps: int = 4, precision: str = "ieee",
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Launch ``kernel``, which is one of the two forms, over ``inputs`` (q, k, v, decay, beta)."""
     q, k, v, decay, beta = inputs
@@ -136,6 +136,6 @@ def launch_delta(
             *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *decay.stride()[:2], beta.stride(0), heads, scale,
             BLOCK_TOKENS=batch.block_tokens, GROUP=heads // k.shape[1], VECTOR=decay.dim() == 3, K_WIDTH=k_width,
             K_COLUMNS=max(16, launch.power_of_two(k_width)), V_WIDTH=v_width, V_TILE=tile,
-            C=chunk, PRECISION=precision, num_warps=4 if chunk == 1 else 8,
+            C=chunk, PRECISION=precision, num_warps=warps,
         )  # fmt: skip
     return out, marks

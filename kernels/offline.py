@@ -29,8 +29,8 @@ _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuo
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one compiled kernel takes: ``registers`` a thread, ``spills`` to memory (bytes of stack on NVIDIA,
-    registers on AMD) and ``shared`` bytes a program."""
+    """What one compiled kernel takes: ``registers`` a thread, ``spills`` to memory (bytes of stack or scratch a
+    thread) and ``shared`` bytes a program."""
 
     kernel: str
     registers: int
@@ -132,5 +132,5 @@ def _read_nvidia(asm: Any) -> tuple[int, int]:
 
 
 def _read_amd(asm: Any) -> tuple[int, int]:
-    figures = {key: int(value) for key, value in re.findall(r"\.((?:[va]gpr|sgpr)\w*):\s+(\d+)", asm["amdgcn"])}
-    return figures["vgpr_count"], figures["vgpr_spill_count"] + figures["sgpr_spill_count"]
+    figures = {key: int(value) for key, value in re.findall(r"\.(\w+):\s+(\d+)", asm["amdgcn"])}
+    return figures["vgpr_count"], figures["private_segment_fixed_size"]

@@ -98,7 +98,7 @@ def sample_kernel(
         whole = _measure(logits_ptr, vocabulary, top, inverse, bound, bound, True, TILE)
         bound = _threshold(logits_ptr, vocabulary, top, inverse, bound, whole * top_p, True, TILE)
     if min_p > 0.0:
-        bound = tl.minimum(bound, tl.maximum(-tl.log(min_p), 0.0).to(tl.int32, bitcast=True))
+        bound = tl.minimum(bound, tl.maximum(0.0 - tl.log(min_p), 0.0).to(tl.int32, bitcast=True))
     seed, step = tl.load(seed_ptr + row), tl.load(step_ptr + row)
     best, chosen = tl.full((TILE,), float("-inf"), tl.float32), tl.zeros((TILE,), tl.int32)
     for start in range(0, vocabulary, TILE):

@@ -69,7 +69,7 @@ def _mla(make: Maker, small: bool) -> Work:
 
 def _prefill(make: Maker, small: bool, heads: tuple[int, int] = (32, 8), width: int = 128, window: int = 0) -> Work:
     rows, tokens = ([1, 70, 33], 150) if small else ([8192], 8192)
-    heads = (4, 2) if small else heads
+    heads = (2, 1) if small else heads
     per = -(-tokens // _BLOCK)
     keys, values = _pool(make, len(rows) * per, heads[1], width, False)
     query, table = make.normal(sum(rows), heads[0], width), make.shuffled(len(rows) * per).view(len(rows), per)

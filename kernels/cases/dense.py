@@ -75,8 +75,8 @@ def _experts(make: Maker, small: bool, rows: int) -> Work:
 
 
 def _delta(make: Maker, small: bool, vector: bool, chunk: bool) -> Work:
-    counts = ([1, 37, 20] if small else [2048] * 4) if chunk else ([1, 2, 1] if small else [1] * 64)
-    rows, heads, width = sum(counts), 2 if small else 32, 128
+    counts = ([1, 17] if small else [2048] * 4) if chunk else ([1, 2, 1] if small else [1] * 64)
+    rows, heads, width = sum(counts), 1 if small else 32, 128
     batch = gated_delta.sequences(counts, list(range(len(counts))), [5] * len(counts), 16, make.device)
     q, k = (make.normal(rows, heads, width) for _ in range(2))
     k, v = functional.normalize(k, dim=-1), make.normal(rows, heads, width)

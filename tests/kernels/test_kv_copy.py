@@ -58,4 +58,4 @@ def test_refuses_blocks_of_different_shape(draw: Draw) -> None:
     with pytest.raises(ValueError, match="cannot be copied pairwise"):
         copy_blocks(draw(2, 4, 2, 1, 8), draw(2, 8, 2, 1, 8), torch.arange(2), torch.arange(2))
     with pytest.raises(ValueError, match="neighbours"):
-        copy_blocks(draw(2, 4, 2, 8, 1).transpose(3, 4), draw(2, 4, 2, 1, 8), torch.arange(2), torch.arange(2))
+        copy_blocks(draw(2, 4, 2, 8, 3).transpose(3, 4), draw(2, 4, 2, 3, 8), torch.arange(2), torch.arange(2))
