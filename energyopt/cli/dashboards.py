@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from dashboards.grafana import ConflictError
 from energyopt.compose.dashboards import Servers, apply_dashboards, export_dashboards, token_from
-from energyopt.core.errors import StoreError
 
 from .output import print_json, result_console
 
@@ -72,6 +72,6 @@ def apply(
                 console.print(change.diff, markup=False, soft_wrap=True)
     if conflicts:
         names = ", ".join(change.uid for change in conflicts)
-        raise StoreError(
+        raise ConflictError(
             f"{len(conflicts)} not written because someone else changed them: {names} (--force overwrites)."
         )

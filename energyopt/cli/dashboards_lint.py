@@ -30,6 +30,6 @@ def lint(
         for finding in findings:
             result_console().print(str(finding), markup=False, soft_wrap=True)
     if findings:
-        raise ConfigError(f"{len(findings)} faults in the boards.")
+        raise ConfigError(f"Faults in the boards: {len(findings)}.")
     if not as_json:
         result_console().print("No fault found.")
