@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 RUN = [sys.executable, "-P", "-c", "from energyopt.cli.main import main; main()"]
-STUDY = ("--trials", "3", "--window", "2s", "--pairs", "1", "--concurrency", "2", "--meter", "estimated")
+STUDY = ("--window", "2s", "--concurrency", "2", "--meter", "estimated")
 LOOSE = ("--slo", "ttft:p90<60s", "--slo", "itl:p99<60s")
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,9 @@ def trials(home: Path) -> list[dict[str, Any]]:
 
 
 def test_tune_ends_with_a_table_a_plot_a_command_and_artifacts(tmp_path: Path, tiny_model: Path) -> None:
-    out, err = finish(process := start(tmp_path, "tune", str(tiny_model), *STUDY, *LOOSE))
+    out, err = finish(
+        process := start(tmp_path, "tune", str(tiny_model), *STUDY, *LOOSE, "--trials", "2", "--pairs", "1")
+    )
     assert process.returncode == 0, err
     for piece in ("baseline", "tokens/J", "estimated", "energyopt serve", "report.html", "pareto.png", "manifest.json"):
         assert piece in out
@@ -54,7 +56,9 @@ def test_tune_ends_with_a_table_a_plot_a_command_and_artifacts(tmp_path: Path, t
 
 def test_an_slo_that_nothing_keeps_is_its_own_outcome(tmp_path: Path, tiny_model: Path) -> None:
     impossible = ("--slo", "ttft:p90<1us")
-    out, err = finish(process := start(tmp_path, "tune", str(tiny_model), *STUDY, *impossible, "--json"))
+    out, err = finish(
+        process := start(tmp_path, "tune", str(tiny_model), *STUDY, *impossible, "--trials", "1", "--json")
+    )
     assert process.returncode == 3, err
     document = json.loads(out)
     assert document["state"] == "no_feasible"
@@ -63,7 +67,7 @@ def test_an_slo_that_nothing_keeps_is_its_own_outcome(tmp_path: Path, tiny_model
 
 
 def test_sigkill_in_the_middle_loses_no_finished_trial(tmp_path: Path, tiny_model: Path) -> None:
-    process = start(tmp_path, "tune", str(tiny_model), *STUDY, *LOOSE)
+    process = start(tmp_path, "tune", str(tiny_model), *STUDY, *LOOSE, "--trials", "3", "--pairs", "0")
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("trial 1 ("):
