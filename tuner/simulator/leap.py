@@ -6,6 +6,7 @@ token to each. The time of each such step is still priced on its own (contexts g
 
 from __future__ import annotations
 
+from energyopt.core.units import Seconds
 from engine.batch import Batch
 from engine.scheduler import Scheduler
 
@@ -41,14 +42,7 @@ def leap(scheduler: Scheduler, runner: RooflineRunner, batch: Batch, steps: int,
     """Take up to ``steps`` steps; stop after the one in which the clock reaches ``until``. Returns how many it took."""
     count = len(batch.items)
     context = sum(item.request.num_tokens for item in batch.items)
-    times = []
-    for step in range(steps):
-        before = runner.clock.now()
-        end = runner.advance(StepShape(count, context + step * count, 0, 0, 0, 0, count))
-        times.append(end)
-        scheduler.counters.stepped(end - before, count)
-        if until is not None and end >= until:
-            break
+    times = _times(scheduler, runner, count, context, steps, until)
     for item in batch.items:
         request = item.request
         request.output.extend([TOKEN.token] * len(times))
@@ -56,3 +50,24 @@ def leap(scheduler: Scheduler, runner: RooflineRunner, batch: Batch, steps: int,
         scheduler.cache.grow(request, request.num_computed + len(times))
         scheduler.cache.commit(request, request.num_computed + len(times))
     return len(times)
+
+
+def _times(
+    scheduler: Scheduler, runner: RooflineRunner, count: int, context: int, steps: int, until: float | None
+) -> list[Seconds]:
+    """When each step ends: sums in the very order in which stepping adds, run by run of equal prices."""
+    times: list[Seconds] = []
+    now = runner.clock.now()
+    while len(times) < steps and (until is None or now < until):
+        at = context + len(times) * count
+        cost = runner.price(StepShape(count, at, sampled=count))
+        start = now
+        for _ in range(min(runner.steps_alike(count, at), steps - len(times))):
+            before, now = now, Seconds(now + cost.seconds)
+            times.append(now)
+            scheduler.counters.stepped(now - before, count)
+            if until is not None and now >= until:
+                break
+        runner.ledger.note(start, now, cost.watts, 0.0)
+    runner.clock.set(now)
+    return times

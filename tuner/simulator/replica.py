@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from energyopt.core.clock import FakeClock
 from energyopt.core.config import EngineConfig
 from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord
 from energyopt.core.units import Seconds
@@ -18,7 +17,7 @@ from engine.step import request_record
 
 from .leap import leap, leapable
 from .machine import Machine
-from .runner import RooflineRunner
+from .runner import RooflineRunner, VirtualClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Replica:
         stepping: bool = False,
         name: str = "sim",
     ) -> None:
-        self.clock = FakeClock()
+        self.clock = VirtualClock()
         limit = None
         if config.kv.memory_bytes is not None:
             per_token = machine.spec.kv_bytes_per_token() / machine.layout.devices

@@ -13,12 +13,24 @@ from energyopt.core.errors import OutOfMemoryError
 from energyopt.core.units import Bytes, Seconds
 from engine.batch import Batch, CacheShape, Sampled, StepResult
 
-from .machine import Machine
+from .machine import Machine, StepCost
 from .memory import kv_tokens
 from .work import KV_BYTES, StepShape
 
+GRAIN = 16
+"""Tokens of mean context between two prices of a decode step: below a percent of a step, and prices can be kept."""
 TOKEN = Sampled(0)
 """What every request samples; simulated requests ignore end-of-text."""
+
+
+class VirtualClock(FakeClock):
+    """A clock that can be put at an instant exactly, where adding a difference would round."""
+
+    def set(self, instant: Seconds) -> None:
+        """Raises ValueError on an instant of the past."""
+        if instant < self._now:
+            raise ValueError(f"cannot set a clock at {self._now} back to {instant}.")
+        self._now = instant
 
 
 @dataclass(slots=True)
@@ -33,6 +45,10 @@ class Ledger:
     prefill: array[float] = field(default_factory=lambda: array("d"))
 
     def note(self, start: float, end: float, watts: float, prefill: float) -> None:
+        """One step, or several alike that follow one another; what continues the last entry prolongs it."""
+        if self.ends and self.ends[-1] == start and self.watts[-1] == watts and self.prefill[-1] == prefill:
+            self.ends[-1] = end
+            return
         self.starts.append(start)
         self.ends.append(end)
         self.watts.append(watts)
@@ -47,7 +63,7 @@ class RooflineRunner:
     """
 
     def __init__(
-        self, machine: Machine, clock: FakeClock, *, block_tokens: int, blocks: int | None = None, name: str = "sim"
+        self, machine: Machine, clock: VirtualClock, *, block_tokens: int, blocks: int | None = None, name: str = "sim"
     ) -> None:
         fits = int(kv_tokens(machine.spec, machine.gpu, machine.layout) // block_tokens)
         if fits < 1:
@@ -60,6 +76,7 @@ class RooflineRunner:
         self._devices = tuple(f"{name}:{machine.gpu.name}:{index}" for index in range(machine.layout.devices))
         self._pp = machine.layout.pp
         self.machine, self.clock, self.ledger = machine, clock, Ledger()
+        self._decodes: dict[tuple[int, int], StepCost] = {}
 
     @property
     def cache(self) -> CacheShape:
@@ -77,13 +94,39 @@ class RooflineRunner:
 
     def advance(self, shape: StepShape) -> Seconds:
         """One step of this shape; returns when it ends."""
-        part = shape if self._pp == 1 else shape.divided(self._pp)
-        cost = self.machine.cost(part)
+        cost = self.price(shape)
         start = self.clock.now()
         self.clock.advance(cost.seconds)
         end = self.clock.now()
         self.ledger.note(start, end, cost.watts, shape.prefill_tokens / shape.tokens)
         return end
+
+    def price(self, shape: StepShape) -> StepCost:
+        """The cost of a step. Pure decode steps are priced at their mean context in steps of ``GRAIN`` tokens."""
+        if shape.prefills:
+            return self._cost(shape)
+        count, bucket = int(shape.decodes), self.bucket(int(shape.decodes), int(shape.decode_context))
+        known = self._decodes.get((count, bucket))
+        if known is None:
+            context = max(1, bucket * GRAIN * count)
+            known = self._decodes[count, bucket] = self._cost(StepShape(count, context, sampled=count))
+        return known
+
+    def bucket(self, count: int, context: int) -> int:
+        """Which price ``count`` decodes with ``context`` tokens in sum have: their mean context, to the nearest
+        grain.
+        """
+        return (2 * context + GRAIN * count) // (2 * GRAIN * count)
+
+    def steps_alike(self, count: int, context: int) -> int:
+        """How many steps from this one on have its price, the context growing by ``count`` each."""
+        last = (
+            (2 * self.bucket(count, context) + 1) * GRAIN * count
+        )  # twice the context at which the next bucket begins
+        return max(1, -(-(last - 2 * context) // (2 * count)))
+
+    def _cost(self, shape: StepShape) -> StepCost:
+        return self.machine.cost(shape if self._pp == 1 else shape.divided(self._pp))
 
     def close(self) -> None:
         """Nothing is held."""

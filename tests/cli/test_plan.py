@@ -1,0 +1,84 @@
+"""``energyopt plan`` and ``energyopt accuracy`` as typed: tables, JSON, exit codes, and the word "simulated"."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from energyopt.cli.main import main
+
+PLAN = ("plan", "llama-3.1-8b", "--gpu", "h100", "--gpus", "8", "--isl", "500", "--osl", "60", "--no-pools")
+SLO = ("--slo", "ttft:p90<2s", "--slo", "tpot:p90<50ms")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit code of one command line."""
+    monkeypatch.setattr(sys, "argv", ["energyopt", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_a_plan_is_a_front_a_recommendation_and_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *PLAN, "--gpu", "mi300x", *SLO) == 0
+    out, err = capsys.readouterr()
+    for piece in ("simulated", "vllm serve", "recommended", "prior", "fitted", "unverified", "same SLO"):
+        assert piece in out
+    assert "simulated" in err
+    assert "Traceback" not in err
+
+
+def test_the_json_of_a_plan_is_one_document_that_says_simulated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *PLAN, *SLO, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["source"] == "simulated"
+    (plan,) = document["plans"]
+    assert plan["recommendation"]["events"]["feasible"] is True
+    assert plan["layouts_removed"]
+
+
+def test_nothing_feasible_is_exit_3_with_the_nearest_miss(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *PLAN, "--slo", "tpot:p90<100us") == 3
+    out, err = capsys.readouterr()
+    assert "Nearest misses" in out
+    assert "misses tpot:p90" in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("--gpu", "voodoo"), "No gpu is named"),
+        (("--slo", "speed:p90<1s"), "unknown metric"),
+        (("--cached", "2"), "cached"),
+    ],
+)
+def test_wrong_usage_is_exit_2_and_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], change: tuple[str, str], says: str
+) -> None:
+    assert run(monkeypatch, *PLAN, *SLO, *change) == 2
+    assert says in " ".join(capsys.readouterr().err.split())
+
+
+def test_accuracy_scores_a_table_from_outside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(__file__).parents[3] / "shared" / "data" / "energy"
+    if not folder.is_dir():
+        pytest.skip(f"the published tables are not at {folder}")
+    sweep, table = folder / "rtxpro6000_power_cap_sweep.csv", folder / "mlenergy_v3_llm.csv"
+    assert run(monkeypatch, "accuracy", "cap-sweep", str(sweep), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["rows"] == 12
+    assert run(monkeypatch, "accuracy", "mlenergy", str(table), "--anchors", "2", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["classes"]) == {"b200 dense", "b200 moe", "h100 dense", "h100 moe"}
+    assert run(monkeypatch, "accuracy", "mlenergy", str(table)) == 0
+    assert "h100 moe" in capsys.readouterr().out
