@@ -151,11 +151,15 @@ def _link(uid: str) -> dashboard.DashboardLink:
 
 
 def _without_noise(board: dict[str, Any]) -> dict[str, Any]:
-    """Drop what the SDK writes and no Grafana has a field for: ``auto*`` on variables that are no intervals."""
+    """Drop what the SDK writes and a newer Grafana has no field for: ``auto*`` on variables that are no intervals,
+    ``expr`` on annotations, the footer of tables."""
     for variable in board["templating"]["list"]:
         for key in ("auto", "auto_min", "auto_count"):
             if variable["type"] != "interval":
                 variable.pop(key, None)
     for annotation in board["annotations"]["list"]:
         annotation.pop("expr", None)
+    for panel in board["panels"]:
+        if panel["type"] == "table":
+            panel["options"].pop("footer", None)
     return board
