@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable
 
@@ -10,6 +11,8 @@ import torch
 
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+if os.environ.get("CI") and importlib.util.find_spec("triton") is None:
+    raise pytest.UsageError("CI must have triton: without it no kernel would be tested")
 LIMITS = {torch.float32: 1e-5, torch.float16: 2e-3}
 
 
