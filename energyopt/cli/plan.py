@@ -93,12 +93,12 @@ def _show(console: Console, one: GpuPlan, model: str) -> None:
 def _table(one: GpuPlan, rows: list[Plan], title: str) -> Table:
     table = Table(title=f"{title} (simulated)", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
-    table.add_column("deployment", overflow="fold", min_width=26)
-    for name in ("tok/s\n/user", "tok/s\n/GPU", "tokens\n/J", "tok/s\n/MW", "TTFT", "by events\ntokens/J"):
-        table.add_column(name, justify="right")
+    table.add_column("deployment", overflow="fold", min_width=24)
+    for name in ("tok/s\n/user", "tok/s\n/GPU", "tokens\n/J", "tok/s\n/MW", "TTFT", "events\ntok/J"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         run = one.run_of(row)
-        checked = DASH if run is None else f"{figure(run.tokens_per_joule)} {'ok' if run.feasible else 'misses'}"
+        checked = DASH if run is None else f"{figure(run.tokens_per_joule)}{'' if run.feasible else ' !'}"
         table.add_row(
             "*" if row is one.recommendation else "",
             _words(row),

@@ -58,6 +58,7 @@ def _times(
     """When each step ends: sums in the very order in which stepping adds, run by run of equal prices."""
     times: list[Seconds] = []
     now = runner.clock.now()
+    spent = scheduler.counters.step_seconds
     while len(times) < steps and (until is None or now < until):
         at = context + len(times) * count
         cost = runner.price(StepShape(count, at, sampled=count))
@@ -65,9 +66,12 @@ def _times(
         for _ in range(min(runner.steps_alike(count, at), steps - len(times))):
             before, now = now, Seconds(now + cost.seconds)
             times.append(now)
-            scheduler.counters.stepped(now - before, count)
+            spent += now - before
             if until is not None and now >= until:
                 break
         runner.ledger.note(start, now, cost.watts, 0.0)
     runner.clock.set(now)
+    scheduler.counters.steps += len(times)
+    scheduler.counters.output_tokens += len(times) * count
+    scheduler.counters.step_seconds = spent
     return times

@@ -38,6 +38,8 @@ class Machine:
         self, spec: ModelSpec, gpu: Gpu, layout: ParallelLayout, constants: Constants, power: PowerConfig | None = None
     ) -> None:
         self.spec, self.gpu, self.layout, self.constants = spec, gpu, layout, constants
+        self.prices: dict[tuple[int, int], StepCost] = {}
+        """Kept prices of decode steps, for whoever simulates many engines of one kind (see ``RooflineRunner``)."""
         self.work = WorkModel(spec, layout, narrow=gpu.get("flops_fp8") is not None, skew=constants.time.skew)
         time, watts = constants.time, constants.power
         self._memory = gpu.value("memory_bandwidth") * time.memory

@@ -76,7 +76,6 @@ class RooflineRunner:
         self._devices = tuple(f"{name}:{machine.gpu.name}:{index}" for index in range(machine.layout.devices))
         self._pp = machine.layout.pp
         self.machine, self.clock, self.ledger = machine, clock, Ledger()
-        self._decodes: dict[tuple[int, int], StepCost] = {}
 
     @property
     def cache(self) -> CacheShape:
@@ -106,10 +105,10 @@ class RooflineRunner:
         if shape.prefills:
             return self._cost(shape)
         count, bucket = int(shape.decodes), self.bucket(int(shape.decodes), int(shape.decode_context))
-        known = self._decodes.get((count, bucket))
+        known = self.machine.prices.get((count, bucket))
         if known is None:
             context = max(1, bucket * GRAIN * count)
-            known = self._decodes[count, bucket] = self._cost(StepShape(count, context, sampled=count))
+            known = self.machine.prices[count, bucket] = self._cost(StepShape(count, context, sampled=count))
         return known
 
     def bucket(self, count: int, context: int) -> int:
