@@ -4,9 +4,9 @@ With parts ``s``, outputs ``o_s`` and log-sum-exps ``l_s`` (natural logarithm)::
 
     l = log sum_s exp(l_s)          o = sum_s exp(l_s - l) o_s
 
-A part without keys has ``l_s = -inf`` and weighs nothing, whatever stands in its output (NaN included). Merging is
-associative and commutative, so keys may be cut anywhere: among programs, devices or pages. Where no part has a key the
-output is 0 and the log-sum-exp -inf.
+A part without keys has ``l_s = -inf`` (or NaN) and weighs nothing, whatever stands in its output (NaN included).
+Merging is associative and commutative, so keys may be cut anywhere: among programs, devices or pages. Where no part
+has a key the output is 0 and the log-sum-exp -inf.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
