@@ -164,7 +164,7 @@ def write_float32_copy(source: Path, target: Path) -> None:
 def record_llama_cpp(path: Path, copy: Path) -> None:
     library: Any = importlib.import_module("llama_cpp")
     write_float32_copy(path, copy)
-    llama = library.Llama(str(copy), n_ctx=1024, logits_all=False, verbose=False, n_threads=2)
+    llama = library.Llama(str(copy), n_ctx=1024, logits_all=False, verbose=False, n_threads=1)
 
     def encode(text: str) -> list[int]:
         return [int(token) for token in llama.tokenize(text.encode(), add_bos=False, special=True)]
