@@ -31,7 +31,8 @@ run: install
 	$(BIN)/energyopt tune smollm2-135m --quick
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 2 -m "not gpu and not bench"
+	$(BIN)/pytest -n 2 -m "not gpu and not bench" --ignore=tests/kernels
+	$(BIN)/pytest -n 2 -m "not gpu and not bench" tests/kernels  # apart: Triton's interpreter must be on before any import
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
