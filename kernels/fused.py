@@ -11,10 +11,9 @@ from .pages import Chunk, DecodeGroup, Pages
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """See ``reference.rms_norm``. On a CPU torch's own is a composite of ten calls; here one reads the row."""
     if x.device.type != "cpu":
-        normed: torch.Tensor = functional.rms_norm(x, weight.shape, weight, eps)
-        return normed
+        return functional.rms_norm(x, weight.shape, weight, eps)
     width = x.shape[-1]
-    scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(width).add_(eps).rsqrt_()
+    scale: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(width).add_(eps).rsqrt_()
     return (x * scale).mul_(weight)
 
 
