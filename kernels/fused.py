@@ -12,8 +12,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """See ``reference.rms_norm``. On a CPU torch's own is a composite of ten calls; here one reads the row."""
     if x.device.type != "cpu":
         return functional.rms_norm(x, weight.shape, weight, eps)
-    width = x.shape[-1]
-    scale: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(width).add_(eps).rsqrt_()
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    scale = (norm * norm).mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
     return (x * scale).mul_(weight)
 
 

@@ -58,8 +58,8 @@ class Llama:
         hidden = functional.embedding(tokens, self._embedding).to(self.activations)
         cos, sin = (part.to(self.activations) for part in rotation(self._frequencies, positions))
         for layer, layer_pool in zip(self._layers, pool.unbind(), strict=True):
-            hidden = hidden + self._attention(layer, hidden, cos, sin, layer_pool, pages)
-            hidden = hidden + self._mlp(layer, hidden)
+            hidden += self._attention(layer, hidden, cos, sin, layer_pool, pages)
+            hidden += self._mlp(layer, hidden)
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from engine.scheduler import Scheduler
 from engine.step import StepLoop
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
-PROMPT, LONG_PROMPT, NEW = 128, 512, 48
+PROMPT, LONG_PROMPT, NEW = 64, 512, 32
 BATCHES = (1, 8, 16)
 ROUNDS = 3
 THREADS = int(os.environ.get("BENCH_THREADS", len(os.sched_getaffinity(0))))
@@ -132,48 +132,42 @@ def _transformers(dtype: torch.dtype) -> Generate:
     return generate
 
 
-def _best(runs: list[Times]) -> Times:
-    return Times(min(run.total for run in runs), min(run.first for run in runs))
-
-
-def _compare(ours: Generate, theirs: Generate, batch: int, length: int, new: int) -> tuple[Times, Times]:
+def _measure(engines: dict[str, Generate], batch: int, length: int, new: int) -> dict[str, Times]:
     """Best of alternated rounds: the least disturbed run of each."""
     prompts = _prompts(batch, length)
-    pairs = [(ours(prompts, new), theirs(prompts, new)) for _ in range(ROUNDS)]
-    return _best([pair[0] for pair in pairs]), _best([pair[1] for pair in pairs])
+    runs = [{name: generate(prompts, new) for name, generate in engines.items()} for _ in range(ROUNDS)]
+    return {name: Times(min(r[name].total for r in runs), min(r[name].first for r in runs)) for name in engines}
 
 
-def _rows(ours: Generate, theirs: Generate, label: str) -> Iterator[tuple[int, float]]:
-    """Print one line per batch size; yields the ratio of generated tokens per second, prompt included."""
+def _ratios(engines: dict[str, Generate], twin: str) -> dict[tuple[str, int], float]:
+    """Print a table; returns generated tokens per second, prompt included, relative to ``twin``."""
+    ratios: dict[tuple[str, int], float] = {}
+    _show(f"\nSmolLM2-135M, {THREADS} threads, {PROMPT} prompt + {NEW} new tokens, tok/s, best of {ROUNDS} rounds")
     for batch in BATCHES:
-        mine, other = _compare(ours, theirs, batch, PROMPT, NEW)
-        decode = [batch * (NEW - 1) / (t.total - t.first) for t in (mine, other)]
-        whole = [batch * NEW / t.total for t in (mine, other)]
-        _show(
-            f"{label:<22} batch {batch:>2}  decode {decode[0]:7.1f} tok/s (transformers {decode[1]:6.1f})  "
-            f"with prefill {whole[0]:7.1f} ({whole[1]:6.1f})  ratio {whole[0] / whole[1]:.2f}"
-        )
-        yield batch, whole[0] / whole[1]
-    mine, other = _compare(ours, theirs, 1, LONG_PROMPT, 1)
-    rates = [LONG_PROMPT / t.first for t in (mine, other)]
-    _show(f"{label:<22} prefill {LONG_PROMPT}  {rates[0]:7.1f} tok/s (transformers {rates[1]:6.1f})")
+        times = _measure(engines, batch, PROMPT, NEW)
+        for name, run in times.items():
+            decode = batch * (NEW - 1) / (run.total - run.first)
+            ratios[name, batch] = times[twin].total / run.total
+            _show(
+                f"{name:<24} batch {batch:>2}  decode {decode:7.1f}  prefill {batch * PROMPT / run.first:7.1f}  "
+                f"whole {batch * NEW / run.total:7.1f}  ratio {ratios[name, batch]:5.2f}"
+            )
+    for name, run in _measure(engines, 1, LONG_PROMPT, 1).items():
+        _show(f"{name:<24} prompt {LONG_PROMPT}  prefill {LONG_PROMPT / run.first:7.1f}")
+    return ratios
 
 
 def test_bfloat16_is_faster_than_transformers() -> None:
-    theirs = _transformers(torch.bfloat16)
-    ours, _ = _engine("bfloat16")
-    _show(f"\nSmolLM2-135M, {THREADS} threads, {torch.get_num_threads()} used, {PROMPT} prompt + {NEW} new tokens")
-    ratios = dict(_rows(ours, theirs, "bfloat16"))
-    assert ratios[1] >= 1.3
-    assert ratios[16] >= 1.5
-
-
-def test_the_chosen_dtype_is_faster_than_transformers_bfloat16() -> None:
-    ours, dtype = _engine("auto")
-    ratios = dict(_rows(ours, _transformers(torch.bfloat16), f"auto ({dtype})"))
-    assert min(ratios.values()) >= 1.3
+    chosen, dtype = _engine("auto")
+    mine, auto, twin = "bfloat16", f"auto ({dtype})", "transformers bfloat16"
+    ratios = _ratios({mine: _engine("bfloat16")[0], auto: chosen, twin: _transformers(torch.bfloat16)}, twin)
+    assert ratios[mine, 1] >= 1.3
+    assert ratios[mine, 16] >= 1.5
+    assert ratios[auto, 1] >= 1.3
+    assert ratios[auto, 16] >= 1.5
 
 
 def test_float32_is_faster_than_transformers() -> None:
-    ratios = dict(_rows(_engine("float32")[0], _transformers(torch.float32), "float32"))
+    twin = "transformers float32"
+    ratios = _ratios({"float32": _engine("float32")[0], twin: _transformers(torch.float32)}, twin)
     assert min(ratios.values()) >= 1.0
