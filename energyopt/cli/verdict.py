@@ -42,7 +42,7 @@ def verdict(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
         return summary.study.error or f"The study is {summary.study.state}; there is no recommendation yet."
     checked = "verified" if found.verified else "NOT verified"
     if summary.baseline and found.trial == summary.baseline.trial:
-        head = f"The baseline is the best configuration found ({checked})."
+        return found.note or f"The baseline is the best configuration found ({checked})."
     elif found.saving is None:
         head = f"Trial {found.trial} is recommended ({checked}); no joules were measured."
     else:
