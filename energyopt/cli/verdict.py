@@ -43,7 +43,7 @@ def verdict(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
     checked = "verified" if found.verified else "NOT verified"
     if summary.baseline and found.trial == summary.baseline.trial:
         return found.note or f"The baseline is the best configuration found ({checked})."
-    elif found.saving is None:
+    if found.saving is None:
         head = f"Trial {found.trial} is recommended ({checked}); no joules were measured."
     else:
         low, high = (_percent(found.saving_low), _percent(found.saving_high))
