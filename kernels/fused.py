@@ -14,7 +14,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return functional.rms_norm(x, weight.shape, weight, eps)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     scale = (norm * norm).mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
-    return (x * scale).mul_(weight)
+    normed: torch.Tensor = (x * scale).mul_(weight)
+    return normed
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
