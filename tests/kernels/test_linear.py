@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels import linear
-from kernels.linear import DenseLinear, PackedHalfLinear, PlainLinear, make_linear, make_plain_linear
+from kernels.linear import DenseLinear, PackedFloatLinear, PackedHalfLinear, PlainLinear, make_linear, make_plain_linear
 
 CPU = torch.device("cpu")
 needs_packed = pytest.mark.skipif(not linear.has_packed_half(), reason="FBGEMM's float16 product needs AVX2")
@@ -31,7 +31,11 @@ def test_the_fast_form_equals_the_plain_one(dtype: torch.dtype, bias: bool, rows
 def test_a_two_byte_weight_is_packed_where_that_is_faster(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     monkeypatch.setattr(linear, "has_native_bfloat16", lambda: False)
     assert isinstance(make_linear(torch.randn(8, 8), None, dtype, CPU), PackedHalfLinear)
-    assert isinstance(make_linear(torch.randn(8, 8), None, torch.float32, CPU), DenseLinear)
+
+
+@pytest.mark.skipif(not linear.has_onednn(), reason="this torch is built without oneDNN")
+def test_a_four_byte_weight_is_packed_too() -> None:
+    assert isinstance(make_linear(torch.randn(8, 8), None, torch.float32, CPU), PackedFloatLinear)
 
 
 def test_native_bfloat16_stays_dense(monkeypatch: pytest.MonkeyPatch) -> None:
