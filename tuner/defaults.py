@@ -5,13 +5,13 @@ Knows rules of thumb about knobs; asks nothing of the machine: what the devices 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from energyopt.core.config import Deployment
 from energyopt.core.errors import ConfigError
 from energyopt.core.study import Knob, Space, Value
-from energyopt.core.units import Hertz, Watts
+from energyopt.core.units import Hertz, Watts, hertz_from_megahertz, megahertz
 
 POWER_STEPS = (0.55, 0.7, 0.85)
 """Caps as shares of the default limit: below half, decode slows faster than it saves."""
@@ -41,18 +41,19 @@ def host_space(
     *,
     concurrency: int | None = None,
     power: PowerRange | None = None,
-    sm_clocks: Sequence[Hertz] = (),
+    max_clock: Hertz | None = None,
     quick: bool = False,
 ) -> Space:
     """The space of a one-host study around ``baseline``, knobs in the order of their expected effect.
 
-    ``power`` and ``sm_clocks`` are given only where they may be set; ``concurrency`` is how many requests can be
-    underway at once, beyond which more sequences change nothing. ``quick`` is the small space for a short study.
+    ``power`` and ``max_clock`` are given only where caps and clock ceilings may be set; ``concurrency`` is how many
+    requests can be underway at once, beyond which more sequences change nothing. ``quick`` is the small space for a
+    short study.
     """
     engine = baseline.decode.engine
     knobs = [
         _optional("decode.power.cap", _caps(power, quick), baseline.decode.power.cap),
-        _optional("decode.power.sm_clock", _clocks(sm_clocks, quick), baseline.decode.power.sm_clock),
+        _optional("decode.power.sm_clock", _clocks(max_clock, quick), baseline.decode.power.sm_clock),
         _numbers("decode.engine.max_num_seqs", _sequences(concurrency, quick), engine.max_num_seqs),
         _optional("decode.engine.threads", _threads(cores, quick), engine.threads),
         _numbers(
@@ -91,18 +92,12 @@ def _caps(power: PowerRange | None, quick: bool) -> list[Watts]:
     return [cap for cap in caps if power.low <= cap < power.default]
 
 
-def _clocks(supported: Sequence[Hertz], quick: bool) -> list[Hertz]:
-    """Supported clocks nearest to the steps below the top one."""
-    if not supported:
+def _clocks(top: Hertz | None, quick: bool) -> list[Hertz]:
+    """Ceilings below the fastest clock, in whole megahertz; a driver takes any and rounds to its own steps."""
+    if top is None:
         return []
-    top = max(supported)
     steps = CLOCK_STEPS[1:2] if quick else CLOCK_STEPS
-    nearest = [_nearest(supported, top * step) for step in steps]
-    return [clock for clock in nearest if clock < top]
-
-
-def _nearest(supported: Sequence[Hertz], wanted: float) -> Hertz:
-    return min(supported, key=lambda clock: abs(clock - wanted))
+    return [hertz_from_megahertz(megahertz(Hertz(top * step))) for step in steps]
 
 
 def _numbers(path: str, values: Iterable[int], baseline: int) -> Knob:

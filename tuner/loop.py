@@ -162,7 +162,9 @@ class _Job:
     def _verify(self, trials: TrialRunner) -> None:
         self._store.set_state(self._id, StudyState.VERIFYING)
         self._reporter.search_is_over()
-        recommendation = Verification(self._spec, self._space.baseline_params, self._objective, trials).recommend()
+        baseline = self._space.baseline_params
+        verification = Verification(self._spec, baseline, self._objective, trials, self._timing.fits)
+        recommendation = verification.recommend()
         if recommendation is None:
             self._store.set_state(self._id, StudyState.NO_FEASIBLE)
             raise NoFeasibleError(explain_infeasible(trials.all()))

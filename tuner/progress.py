@@ -99,8 +99,6 @@ class Reporter:
         running = 0.0
         if self._current is not None:
             running = typical - max(0.0, typical - (self._clock.now() - self._since))
-        searches = max(0, self._search_runs - self._searched) * typical
+        ahead = typical * max(0, total - len(self._done))
         left = self._timing.left
-        verifies = typical * min(self._verify_runs, max(0, total - len(self._done)))
-        in_search = searches if left is None else min(searches, left + typical)
-        return Seconds(max(0.0, in_search + verifies - running))
+        return Seconds(max(0.0, (ahead if left is None else min(ahead, left + running)) - running))

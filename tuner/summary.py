@@ -16,7 +16,7 @@ from energyopt.core.study import Origin, Recommendation, StudyRecord, TrialRecor
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One trial's figures. Every figure that was not measured is None."""
+    """One trial's figures. Every figure that was not measured is None; ``energy_error`` is relative to the joules."""
 
     trial: int
     origin: Origin
@@ -26,7 +26,7 @@ class Row:
     error: str | None
     tokens_per_joule: float | None
     joules_per_request: float | None
-    joules_error: float | None
+    energy_error: float | None
     energy_source: str | None
     output_rate: float | None
     ttft_p90: float | None
@@ -110,7 +110,7 @@ def _row(trial: TrialRecord) -> Row:
         error=trial.error,
         tokens_per_joule=result.tokens_per_joule if result else None,
         joules_per_request=result.joules_per_request if result else None,
-        joules_error=result.energy.error if result and result.energy and result.power_valid else None,
+        energy_error=_energy_error(result),
         energy_source=result.energy.label if result and result.energy and result.power_valid else None,
         output_rate=result.output_rate if result else None,
         ttft_p90=_latency(result, "ttft", "p90"),
@@ -120,6 +120,13 @@ def _row(trial: TrialRecord) -> Row:
         window=result.window if result else None,
         violations={v.slo: v.violation for v in result.verdicts} if result else {},
     )
+
+
+def _energy_error(result: RunResult | None) -> float | None:
+    """Half-width of the interval of the joules, relative to them."""
+    if result is None or result.energy is None or not result.joules:
+        return None
+    return result.energy.error / result.joules
 
 
 def _latency(result: RunResult | None, metric: str, statistic: str) -> float | None:

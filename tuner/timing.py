@@ -13,14 +13,15 @@ from energyopt.core.study import Budget, Event
 from energyopt.core.units import Seconds
 
 FINISHED = "trial_finished"
-"""The event that carries a trial's duration as ``seconds``, with ``ran`` and ``verifies``."""
+"""The event that carries a trial's duration as ``seconds``, with ``ran``."""
 
 
 class Timing:
-    """The study's stopwatch. Only search trials count against the budget; time between processes does not."""
+    """The study's stopwatch. Every run counts against the budget; time between processes does not."""
 
     def __init__(self, budget: Budget, clock: Clock, events: Iterable[Event]) -> None:
         self._limit, self._clock = budget.seconds, clock
+        self._verification = 2 * budget.verify_pairs
         self._durations: list[float] = []
         self._earlier = 0.0
         self._start = clock.now()
@@ -28,7 +29,7 @@ class Timing:
             seconds = event.data.get("seconds")
             if event.kind == FINISHED and isinstance(seconds, (int, float)):
                 self.note(Seconds(seconds), ran=event.data.get("ran") is True)
-                self._earlier += 0.0 if event.data.get("verifies") is True else seconds
+                self._earlier += seconds
 
     def note(self, duration: Seconds, *, ran: bool) -> None:
         """A trial took ``duration``. One that failed says nothing about how long the next will take."""
@@ -42,13 +43,17 @@ class Timing:
 
     @property
     def left(self) -> Seconds | None:
-        """Search time left; None without a limit."""
+        """Time left for everything; None without a limit."""
         if self._limit is None:
             return None
         return Seconds(self._limit - self._earlier - (self._clock.now() - self._start))
 
+    def fits(self, runs: int) -> bool:
+        """Whether ``runs`` of the usual length would still end within the budget."""
+        left = self.left
+        return left is None or left >= runs * (self.typical or 0.0)
+
     @property
     def fits_another(self) -> bool:
-        """Whether a typical trial would still end within the budget."""
-        left = self.left
-        return left is None or left >= (self.typical or 0.0)
+        """Whether one more search trial leaves time for the verification."""
+        return self.fits(1 + self._verification)

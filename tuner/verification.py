@@ -5,7 +5,7 @@ Resumes by replay: what a former process measured is found by its pair and not m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from energyopt.core.study import Origin, Recommendation, StudySpec, TrialRecord, TrialState
 
@@ -19,14 +19,26 @@ FALLBACKS = 2
 
 
 class Verification:
-    """Finds the recommendation of a study whose search is over."""
+    """Finds the recommendation of a study whose search is over; ``fits`` says whether there is time for some runs."""
 
-    def __init__(self, spec: StudySpec, baseline: Params, objective: Objective, trials: TrialRunner) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        baseline: Params,
+        objective: Objective,
+        trials: TrialRunner,
+        fits: Callable[[int], bool] = lambda runs: True,
+    ) -> None:
         self._spec, self._baseline, self._objective, self._trials = spec, baseline, objective, trials
+        self._fits = fits
 
     def recommend(self) -> Recommendation | None:
         """The first candidate that holds; None if none does, which must not be glossed over."""
-        for place, candidate in enumerate(self._candidates()):
+        candidates = self._candidates()
+        baseline_is_one = any(self._is_baseline(candidate) for candidate in candidates)
+        for place, candidate in enumerate(candidates):
+            if place > 0 and baseline_is_one and not self._is_baseline(candidate) and not self._affords_pairs():
+                continue  # out of time: what one has is an answer, another challenger is a luxury
             found = self._try(candidate, place)
             if found is not None:
                 return found
@@ -37,6 +49,9 @@ class Verification:
         ranked = rank(self._trials.all(), self._objective)
         best = ranked[: 1 + FALLBACKS]
         return best + [candidate for candidate in ranked[len(best) :] if self._is_baseline(candidate)]
+
+    def _affords_pairs(self) -> bool:
+        return self._fits(2 * self._spec.budget.verify_pairs)
 
     def _is_baseline(self, candidate: Candidate) -> bool:
         return dict(candidate.params) == dict(self._baseline)

@@ -12,11 +12,11 @@ from rich.table import Table
 from energyopt.compose.plan import NOTICE, GpuPlan, PlanRequest, launch_commands, make_plans, plan_document
 from energyopt.core.config import parse_config
 from energyopt.core.errors import NoFeasibleError
-from energyopt.core.units import format_si, parse_watts
+from energyopt.core.units import format_figure, format_si, parse_watts
 from tuner.simulator.planner import Plan, Pool
 
 from .output import message_console, print_json, result_console
-from .tables import DASH, figure
+from .tables import DASH
 
 
 def plan(
@@ -98,13 +98,13 @@ def _table(one: GpuPlan, rows: list[Plan], title: str) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         run = one.run_of(row)
-        checked = DASH if run is None else f"{figure(run.tokens_per_joule)}{'' if run.feasible else ' !'}"
+        checked = DASH if run is None else f"{format_figure(run.tokens_per_joule)}{'' if run.feasible else ' !'}"
         table.add_row(
             "*" if row is one.recommendation else "",
             _words(row),
-            figure(row.user_rate),
-            figure(row.device_rate),
-            figure(row.tokens_per_joule),
+            format_figure(row.user_rate),
+            format_figure(row.device_rate),
+            format_figure(row.tokens_per_joule),
             DASH if row.rate_per_megawatt is None else format_si(row.rate_per_megawatt, ""),
             format_si(row.ttft, "s"),
             checked,
@@ -138,7 +138,12 @@ def _comparison(plans: list[GpuPlan]) -> Table:
         cells = [DASH] * 4
         if best is not None:
             megawatt = DASH if best.rate_per_megawatt is None else format_si(best.rate_per_megawatt, "")
-            cells = [figure(best.tokens_per_joule), figure(best.device_rate), figure(best.user_rate), megawatt]
+            cells = [
+                format_figure(best.tokens_per_joule),
+                format_figure(best.device_rate),
+                format_figure(best.user_rate),
+                megawatt,
+            ]
         table.add_row(one.gpu.name, str(one.devices), *cells, one.constants.origin)
     return table
 

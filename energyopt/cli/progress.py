@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from energyopt.core.units import format_si
+from energyopt.core.units import format_duration
 from tuner.progress import StudyProgress
 
 STAGES = ("launching", "warming", "measuring")
@@ -50,7 +50,7 @@ class StudyBar:
             completed=share_done(state),
             what=f"{what} ({state.done} of {state.total} done)",
             best="" if state.best is None else f"best {state.best:.3g} {self._unit}",
-            left="" if state.eta is None else f"{format_si(state.eta, 's', 2)} left",
+            left="" if state.eta is None else f"{format_duration(state.eta)} left",
         )
         if state.message:
             self._console.print(state.message, markup=False, highlight=False)

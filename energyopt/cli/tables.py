@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from energyopt.core.units import format_si
+from energyopt.core.units import format_figure, format_si
 from tuner.summary import Row, StudySummary, row_value
 
 DASH = "—"
@@ -19,14 +19,14 @@ SHORT = {"max_num_seqs": "seqs", "max_num_batched_tokens": "batch", "prefix_cach
 def result_table(summary: StudySummary) -> Table:
     """Baseline, best and Pareto set; the source of the joules is a column of its own."""
     title = "Result" + (" (joules are estimated, not measured)" if summary.estimated else "")
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table = _table(title)
     table.add_column("", no_wrap=True)
     for name in ("tokens/J", "J/request", "TTFT p90", "ITL p99", "tok/s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("joules", no_wrap=True)
     named = [("baseline", summary.baseline), (_best_name(summary), summary.best)]
     rows = [(name, row) for name, row in named if row is not None]
-    rows += [(f"Pareto (trial {row.trial})", row) for row in summary.front]
+    rows += [(f"Pareto: trial {row.trial}", row) for row in summary.front]
     for name, row in rows:
         table.add_row(name, *_cells(row), style=None if row.feasible else "red")
     return table
@@ -34,7 +34,7 @@ def result_table(summary: StudySummary) -> Table:
 
 def trials_table(summary: StudySummary) -> Table:
     """Every trial with its settings and outcome, verification runs included; ``failures`` says why some have none."""
-    table = Table(title="Trials", title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table = _table("Trials")
     table.add_column("trial", justify="right", no_wrap=True)
     table.add_column("origin")
     table.add_column("settings", overflow="fold")
@@ -43,10 +43,10 @@ def trials_table(summary: StudySummary) -> Table:
         table.add_column(name, justify="right")
     usual = summary.baseline.params if summary.baseline else {}
     for row in (*summary.rows, *summary.verification):
-        figures = (figure(row.tokens_per_joule), format_si(row.ttft_p90, "s"), format_si(row.itl_p99, "s"))
+        figures = (format_figure(row.tokens_per_joule), format_si(row.ttft_p90, "s"), format_si(row.itl_p99, "s"))
         origin = row.origin.replace("verify_", "verify ")
         table.add_row(
-            str(row.trial), origin, settings(row.params, usual), row.outcome, *figures, figure(row.output_rate)
+            str(row.trial), origin, settings(row.params, usual), row.outcome, *figures, format_figure(row.output_rate)
         )
     return table
 
@@ -100,9 +100,18 @@ def _word(value: object) -> str:
     return words[value] if isinstance(value, bool) or value is None else str(value)
 
 
-def figure(value: float | None, digits: int = 3) -> str:
-    """A plain number; unknown is a dash, never 0."""
-    return DASH if value is None else f"{value:.{digits}g}"
+def _table(title: str) -> Table:
+    """Narrow enough for nine columns of figures on a terminal of 80."""
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.title_justify, table.header_style = "left", "bold"
+    return table
+
+
+def joules_from(row: Row) -> str:
+    """Source and error of a row's joules: ``"estimated ±50%"``."""
+    if row.energy_source is None:
+        return "not measured"
+    return row.energy_source if row.energy_error is None else f"{row.energy_source} ±{row.energy_error * 100:.2g}%"
 
 
 def _best_name(summary: StudySummary) -> str:
@@ -110,10 +119,10 @@ def _best_name(summary: StudySummary) -> str:
         return "best"
     if summary.baseline and summary.best.trial == summary.baseline.trial:
         return "best = baseline"
-    return f"best (trial {summary.best.trial})"
+    return f"best: trial {summary.best.trial}"
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     times = (format_si(row.ttft_p90, "s"), format_si(row.itl_p99, "s"))
-    energy = (figure(row.tokens_per_joule), format_si(row.joules_per_request, "J"))
-    return (*energy, *times, figure(row.output_rate), row.energy_source or "not measured")
+    energy = (format_figure(row.tokens_per_joule), format_si(row.joules_per_request, "J"))
+    return (*energy, *times, format_figure(row.output_rate), joules_from(row))

@@ -11,7 +11,7 @@ from rich.console import Console
 from energyopt.compose.results import open_session
 from energyopt.compose.study import PlannedStudy, TuneRequest, create_study, plan_study
 from energyopt.core.config import parse_config
-from energyopt.core.units import format_si, parse_seconds
+from energyopt.core.units import format_duration, parse_seconds
 
 from .output import message_console, print_json, result_console
 from .run import run_and_print
@@ -78,7 +78,7 @@ def _show_plan(console: Console, planned: PlannedStudy) -> None:
     console.print(f"[bold]{spec.name}[/]  SLO: {', '.join(spec.slos)}")
     console.print(
         f"  {planned.valid_points} valid configurations, up to {spec.budget.trials} tried, "
-        f"{spec.budget.verify_pairs} verification pairs, about {format_si(planned.expected_seconds / 60, 'min', 2)}",
+        f"{spec.budget.verify_pairs} verification pairs, about {format_duration(planned.expected_seconds)}",
         markup=False,
     )
     for rule, count in planned.removed.items():

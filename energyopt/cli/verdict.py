@@ -47,9 +47,11 @@ def verdict(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
         head = f"Trial {found.trial} is recommended ({checked}); no joules were measured."
     else:
         low, high = (_percent(found.saving_low), _percent(found.saving_high))
+        amount = f"{_percent(abs(found.saving))} {'less' if found.saving >= 0 else 'MORE'}"
         head = (
-            f"Trial {found.trial} uses {_percent(found.saving)} less energy per token than the baseline "
-            f"({found.confidence:.0%} interval {low} to {high}, {found.pairs} interleaved pairs): {checked}."
+            f"Trial {found.trial} uses {amount} energy per token than the baseline "
+            f"({found.confidence:.0%} interval of the saving {low} to {high}, {found.pairs} interleaved pairs): "
+            f"{checked}."
         )
     return f"{head} {found.note}".strip()
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import DeviceKind
 from energyopt.core.errors import ConfigError
+from energyopt.core.units import Hertz
 from engine.models import choose_device
 from engine.runner import device_identity
 from telemetry.control.journal import Journal, default_directory
@@ -48,3 +49,12 @@ def power_range(devices: Sequence[str]) -> PowerRange | None:
     limits = [NvmlLimits().limits(device) for device in devices]
     low, high = max(limit.low for limit in limits), min(limit.high for limit in limits)
     return PowerRange(low, high, min(high, max(low, *(limit.requested for limit in limits))))
+
+
+def highest_clock(devices: Sequence[str]) -> Hertz | None:
+    """The SM clock that all ``devices`` reach, or None where one may not be locked or does not state its clock."""
+    if not cap_capability(devices).allowed:
+        return None
+    clocks = [NvmlLimits().limits(device).max_clock for device in devices]
+    known = [clock for clock in clocks if clock is not None]
+    return min(known) if len(known) == len(clocks) else None

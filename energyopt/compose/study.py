@@ -15,7 +15,7 @@ from energyopt.core.config import Config, Deployment, DeviceKind, DType, EngineC
 from energyopt.core.errors import ConfigError
 from energyopt.core.slo import Slo
 from energyopt.core.study import Budget, MeasurePlan, StudyRecord, StudySpec, StudyState
-from energyopt.core.units import Seconds
+from energyopt.core.units import Seconds, format_duration
 from engine.models import resolve_model
 from tuner.defaults import host_space
 from tuner.evaluators.embedded import EmbeddedEvaluator
@@ -25,7 +25,7 @@ from tuner.space import SearchSpace
 from tuner.workload.chat import chat_workload
 
 from .machine import describe_machine, usable_cores
-from .meters import device_identities, find_meter, power_controller, power_range
+from .meters import device_identities, find_meter, highest_clock, power_controller, power_range
 from .results import Session, study_folder, write_artifacts
 
 MeterKind = Literal["auto", "nvml", "rapl", "estimated", "none"]
@@ -100,6 +100,7 @@ def plan_study(request: TuneRequest) -> PlannedStudy:
         usable_cores(),
         concurrency=request.concurrency,
         power=power_range(devices),
+        max_clock=highest_clock(devices),
         quick=request.quick,
     )
     budget, plan = _budget(request)
@@ -118,8 +119,8 @@ def plan_study(request: TuneRequest) -> PlannedStudy:
     )
     points = SearchSpace(space, baseline).plan
     run = LAUNCH_SECONDS + plan.warmup + plan.window
-    searched = min(budget.trials, len(points.points)) * run
-    expected = min(searched, budget.seconds or searched) + 2 * budget.verify_pairs * run
+    everything = (min(budget.trials, len(points.points)) + 2 * budget.verify_pairs) * run
+    expected = min(everything, budget.seconds or everything)
     machine = describe_machine() | {"energy": "; ".join(meter.reasons), "meter": request.meter}
     return PlannedStudy(spec, machine, len(points.points), points.removed, Seconds(expected), meter.reasons)
 
@@ -136,15 +137,14 @@ def _budget(request: TuneRequest) -> tuple[Budget, MeasurePlan]:
     pairs = request.pairs if request.pairs is not None else (3 if request.quick else 4)
     window = request.window or Seconds(8.0 if request.quick else 30.0)
     plan = MeasurePlan(warmup=Seconds(2.0 if request.quick else 5.0), window=window, timeout=Seconds(window + 240.0))
-    limit = request.time_limit or (Seconds(285.0) if request.quick else None)
-    if limit is None:
-        return Budget(trials=trials, verify_pairs=pairs), plan
-    verification = 2 * pairs * (LAUNCH_SECONDS + plan.warmup + plan.window)
-    if limit <= verification:
+    limit = request.time_limit or (Seconds(280.0) if request.quick else None)
+    shortest = (1 + 2 * pairs) * (LAUNCH_SECONDS + plan.warmup + plan.window)
+    if limit is not None and limit < shortest:
         raise ConfigError(
-            f"A time limit of {limit:g} s is too short: the verification alone takes {verification:.0f} s."
+            f"A time limit of {format_duration(limit)} is too short: the baseline and {pairs} verification pairs "
+            f"take about {format_duration(shortest)}."
         )
-    return Budget(trials=trials, seconds=Seconds(limit - verification), verify_pairs=pairs), plan
+    return Budget(trials=trials, seconds=limit, verify_pairs=pairs), plan
 
 
 def create_study(session: Session, planned: PlannedStudy) -> str:

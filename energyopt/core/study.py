@@ -59,9 +59,10 @@ class MeasurePlan(Config):
 
 
 class Budget(Config):
-    """When the search stops: after ``trials`` (baseline included) or ``seconds``, whichever comes first.
+    """When the search stops: after ``trials`` (baseline included), or when the rest of ``seconds`` is needed to verify.
 
-    ``verify_pairs`` winner/baseline pairs are measured afterwards and are not part of the trials.
+    ``verify_pairs`` winner/baseline pairs are measured afterwards and are not part of the trials; ``seconds`` covers
+    them too.
     """
 
     trials: int = Field(ge=1)

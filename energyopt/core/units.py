@@ -102,6 +102,27 @@ def _parse(text: str, table: dict[str, float] | dict[str, int], default: str, wh
     return value
 
 
+def format_figure(value: float | None, digits: int = 3) -> str:
+    """A plain number with ``digits`` significant digits, never in powers of ten; unknown is an em dash, never 0."""
+    if value is None:
+        return "—"
+    if not math.isfinite(value):
+        return str(value)
+    if abs(value) >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def format_duration(value: float | None) -> str:
+    """``format_duration(150)`` -> ``"2 min 30 s"``, for waiting; unknown is an em dash. Whole seconds, rounded."""
+    if value is None or not math.isfinite(value):
+        return "—" if value is None else str(value)
+    minutes, seconds = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "min"), (seconds, "s")]
+    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
+
+
 def format_si(value: float | None, unit: str, digits: int = 3) -> str:
     """``format_si(0.0123, "s")`` -> ``"12.3 ms"``; unknown (None) is an em dash, never 0."""
     if value is None:

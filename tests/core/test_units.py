@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from energyopt.core import units
 from energyopt.core.errors import ConfigError
-from energyopt.core.units import Hertz, Watts, format_si, parse_bytes, parse_hertz, parse_seconds, parse_watts
+from energyopt.core.units import (
+    Hertz,
+    Watts,
+    format_duration,
+    format_figure,
+    format_si,
+    parse_bytes,
+    parse_hertz,
+    parse_seconds,
+    parse_watts,
+)
 
 
 @pytest.mark.parametrize(
@@ -110,3 +120,19 @@ def test_format_keeps_three_digits(value: float) -> None:
     number, unit = format_si(value, "W").split()
     factor = {"GW": 1e9, "kW": 1e3, "MW": 1e6, "W": 1.0, "mW": 1e-3, "µW": 1e-6}[unit]
     assert float(number) * factor == pytest.approx(value, rel=6e-3)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "—"), (0.01234, "0.0123"), (13.84, "13.8"), (150.0, "150"), (12345.6, "12,346"), (0.0, "0")],
+)
+def test_a_figure_is_never_written_in_powers_of_ten(value: float | None, text: str) -> None:
+    assert format_figure(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "—"), (0.2, "0 s"), (48.0, "48 s"), (59.6, "1 min"), (150.0, "2 min 30 s"), (7200.0, "2 h")],
+)
+def test_a_duration_is_read_at_a_glance(value: float | None, text: str) -> None:
+    assert format_duration(value) == text

@@ -208,6 +208,33 @@ def test_no_trial_starts_that_cannot_end_in_time(bench: Bench) -> None:
     assert bench.clock.now() == 30.0
 
 
+def test_the_search_leaves_time_for_the_verification(bench: Bench) -> None:
+    evaluator = bench.scripted(GOOD)
+    study_id = bench.create(one_knob(budget=Budget(trials=4, seconds=Seconds(65.0), verify_pairs=2)))
+    bench.run(study_id, evaluator)
+    searched = [trial for trial in bench.store.trials(study_id) if not trial.origin.verifies]
+    assert len(searched) == 2  # 20 s; a third would leave less than the 40 s of two pairs
+    assert bench.clock.now() <= 65.0
+
+
+def test_out_of_time_no_further_challenger_is_measured(bench: Bench) -> None:
+    fresh = one_knob().verify_workload.seed
+
+    def fades(seqs: int, workload: Workload) -> Answer:
+        searched = {64: 4.0, 32: 5.0, 16: 4.5, 8: 2.0}[seqs]
+        return result(3.0 if workload.seed == fresh and seqs != 64 else searched)
+
+    def challengers(budget: Budget) -> list[int]:
+        evaluator = bench.scripted(fades)
+        found = bench.run(bench.create(one_knob(budget=budget)), evaluator).recommendation
+        assert found is not None
+        assert found.trial == 0
+        return [seqs for seqs, seed in evaluator.calls if seed == fresh and seqs != 64]
+
+    assert challengers(Budget(trials=4, verify_pairs=1)) == [32, 16]
+    assert challengers(Budget(trials=4, seconds=Seconds(60.0), verify_pairs=1)) == [32]
+
+
 def test_the_baseline_is_measured_even_without_time(bench: Bench) -> None:
     study_id = bench.create(one_knob(budget=Budget(trials=4, seconds=Seconds(1.0), verify_pairs=0)))
     assert bench.run(study_id, bench.scripted(GOOD)).recommendation is not None

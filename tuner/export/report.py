@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
-from energyopt.core.units import format_si
+from energyopt.core.units import format_figure, format_si
 
 from ..summary import StudySummary
 from .picture import objective_label, pareto_png
@@ -34,8 +34,3 @@ def report_html(summary: StudySummary, *, command: str, version: str) -> str:
 def format_percent(value: float | None, digits: int = 1) -> str:
     """``0.123`` -> ``12.3 %``; unknown is a dash."""
     return "—" if value is None else f"{value * 100:.{digits}f} %"
-
-
-def format_figure(value: float | None, digits: int = 3) -> str:
-    """A plain figure with ``digits`` significant digits; unknown is a dash."""
-    return "—" if value is None else f"{value:.{digits}g}"
