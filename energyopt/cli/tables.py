@@ -23,7 +23,7 @@ def result_table(summary: StudySummary) -> Table:
     table.add_column("", no_wrap=True)
     for name in ("tokens/J", "J/request", "TTFT p90", "ITL p99", "tok/s"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("joules", no_wrap=True)
+    table.add_column("joules", overflow="fold")
     named = [("baseline", summary.baseline), (_best_name(summary), summary.best)]
     rows = [(name, row) for name, row in named if row is not None]
     rows += [(f"Pareto: trial {row.trial}", row) for row in summary.front]
