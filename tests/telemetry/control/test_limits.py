@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -226,6 +228,27 @@ class TestRecovery:
 
 
 class TestSignals:
+    @pytest.fixture(autouse=True)
+    def usual_handlers(self) -> Iterator[None]:
+        """As on a terminal, whatever started the tests: a background job inherits some of these as ignored."""
+        usual = {
+            signal.SIGINT: signal.default_int_handler,
+            signal.SIGTERM: signal.SIG_DFL,
+            signal.SIGHUP: signal.SIG_DFL,
+        }
+        found = {number: signal.signal(number, handler) for number, handler in usual.items()}
+        yield
+        for number, handler in found.items():
+            signal.signal(number, handler)
+
+    def test_an_ignored_signal_stays_ignored(self, driver: FakeLimits, journal: Journal) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
+        with limiter(driver, journal).applied(CAP):
+            signal.raise_signal(signal.SIGHUP)
+            assert requested(driver) == [400.0, 400.0]
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert requested(driver) == [500.0, 500.0]
+
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
     def test_a_signal_unwinds_and_restores(self, driver: FakeLimits, journal: Journal, number: signal.Signals) -> None:
         before = signal.getsignal(number)
