@@ -231,7 +231,7 @@ class TestSignals:
     @pytest.fixture(autouse=True)
     def usual_handlers(self) -> Iterator[None]:
         """As on a terminal, whatever started the tests: a background job inherits some of these as ignored."""
-        usual = {
+        usual: dict[signal.Signals, Any] = {
             signal.SIGINT: signal.default_int_handler,
             signal.SIGTERM: signal.SIG_DFL,
             signal.SIGHUP: signal.SIG_DFL,
