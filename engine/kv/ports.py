@@ -1,0 +1,122 @@
+"""The border between the coordinator and everything below the device pool: tiers, stores and the movers of bytes.
+
+A *key* names the content of one block of one group of layers: the chained block hash, followed by the group's index
+for every group but the first. Keys are equal in every process that runs the same model with the same layout. A *slot*
+is a block id of the device pool. The coordinator decides what is wanted; tiers decide where it is; a mover copies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One block to copy between a device slot and a tier."""
+
+    key: bytes
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the tiers know of a sequence of keys.
+
+    ``tiers`` names, for the longest known prefix of the keys, the tier each block would come from ("host", "disk",
+    "shared"). ``later`` says that a store has not answered yet: ask again in the next step instead of computing.
+    """
+
+    tiers: tuple[str, ...] = ()
+    later: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TierEvents:
+    """What ended since the last ``poll``.
+
+    ``loaded`` are tickets whose blocks all arrived, whole and verified. ``failed`` are tickets of which at least one
+    block did not: none of its slots may be used. ``stored`` are tickets of stores that ended, well or not: their slots
+    may be reused.
+    """
+
+    loaded: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    stored: tuple[int, ...] = ()
+
+
+NOTHING = TierEvents()
+
+
+class LowerTiers(Protocol):
+    """Everything below the device pool, as the coordinator sees it.
+
+    No method blocks on a copy or on I/O. All are called by the thread of the step loop. A ticket is unique for the
+    life of the object; after ``load`` or ``store`` the slots belong to the copy until ``poll`` names the ticket.
+    """
+
+    def find(self, keys: Sequence[bytes]) -> Found:
+        """The longest prefix of ``keys`` that could be loaded, by tier. Changes nothing but recency."""
+        ...
+
+    def load(self, transfers: Sequence[Transfer]) -> int | None:
+        """Begin to fill device slots; a ticket, or None where something vanished since ``find`` (then nothing began).
+
+        The source blocks are pinned until the ticket ends.
+        """
+        ...
+
+    def store(self, transfers: Sequence[Transfer]) -> int | None:
+        """Offer full device blocks; a ticket, or None where nothing is wanted (known already, or not worth it)."""
+        ...
+
+    def poll(self) -> TierEvents:
+        """What ended since the last call; ``NOTHING`` most of the time."""
+        ...
+
+    def reset(self, tier: str | None = None) -> int:
+        """Forget every block of one tier, or of all; returns how many. Running copies end or are dropped first."""
+        ...
+
+    def close(self) -> None:
+        """End threads and connections, and publish what a restart can use. Idempotent."""
+        ...
+
+
+class BlockMover(Protocol):
+    """Copies whole blocks between the device's KV tensors and plain bytes. Lives with the runner; knows the layout."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block over all layers of all groups that it serves."""
+        ...
+
+    @property
+    def layout(self) -> str:
+        """A digest of model, dtype, shapes and block size: blocks of another layout must never be loaded."""
+        ...
+
+    def read(self, slots: Sequence[int], into: Sequence[memoryview]) -> None:
+        """Copy device blocks into buffers of ``block_bytes`` each. Called from a transfer thread."""
+        ...
+
+    def write(self, slots: Sequence[int], source: Sequence[memoryview]) -> None:
+        """Copy buffers into device blocks. Called from a transfer thread, for slots that no step uses."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TierCounts:
+    """Counters of one tier since start, for metrics; bytes and seconds of copies, failed ones included."""
+
+    tier: str
+    hits: int = 0
+    loads: int = 0
+    stores: int = 0
+    load_bytes: int = 0
+    store_bytes: int = 0
+    load_seconds: float = 0.0
+    store_seconds: float = 0.0
+    evictions: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
