@@ -49,12 +49,35 @@ class TierEvents:
 NOTHING = TierEvents()
 
 
+@dataclass(frozen=True, slots=True)
+class TierCounts:
+    """Counters of one tier since start, for metrics; bytes and seconds of copies, failed ones included."""
+
+    tier: str
+    hits: int = 0
+    loads: int = 0
+    stores: int = 0
+    load_bytes: int = 0
+    store_bytes: int = 0
+    load_seconds: float = 0.0
+    store_seconds: float = 0.0
+    evictions: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+
+
 class LowerTiers(Protocol):
     """Everything below the device pool, as the coordinator sees it.
 
     No method blocks on a copy or on I/O. All are called by the thread of the step loop. A ticket is unique for the
     life of the object; after ``load`` or ``store`` the slots belong to the copy until ``poll`` names the ticket.
     """
+
+    def seen(self, keys: Sequence[bytes]) -> None:
+        """A request arrived whose whole blocks have these keys. Call it once a request, also for device hits.
+
+        Tiers that admit a block only after several sightings count these calls; ``find`` is asked too often for that.
+        """
+        ...
 
     def find(self, keys: Sequence[bytes]) -> Found:
         """The longest prefix of ``keys`` that could be loaded, by tier. Changes nothing but recency."""
@@ -75,8 +98,16 @@ class LowerTiers(Protocol):
         """What ended since the last call; ``NOTHING`` most of the time."""
         ...
 
+    def wait(self, seconds: float) -> None:
+        """Sleep until ``poll`` or ``find`` has news, at most ``seconds``: for a loop that has nothing else to do."""
+        ...
+
     def reset(self, tier: str | None = None) -> int:
         """Forget every block of one tier, or of all; returns how many. Running copies end or are dropped first."""
+        ...
+
+    def counts(self) -> tuple[TierCounts, ...]:
+        """Counters of every tier, the fastest first. Any thread."""
         ...
 
     def close(self) -> None:
@@ -97,6 +128,10 @@ class BlockMover(Protocol):
         """A digest of model, dtype, shapes and block size: blocks of another layout must never be loaded."""
         ...
 
+    def allocate(self, size: int) -> memoryview:
+        """Host memory of ``size`` bytes for copies, pinned where the device profits. Raises OutOfMemoryError."""
+        ...
+
     def read(self, slots: Sequence[int], into: Sequence[memoryview]) -> None:
         """Copy device blocks into buffers of ``block_bytes`` each. Called from a transfer thread."""
         ...
@@ -104,19 +139,3 @@ class BlockMover(Protocol):
     def write(self, slots: Sequence[int], source: Sequence[memoryview]) -> None:
         """Copy buffers into device blocks. Called from a transfer thread, for slots that no step uses."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class TierCounts:
-    """Counters of one tier since start, for metrics; bytes and seconds of copies, failed ones included."""
-
-    tier: str
-    hits: int = 0
-    loads: int = 0
-    stores: int = 0
-    load_bytes: int = 0
-    store_bytes: int = 0
-    load_seconds: float = 0.0
-    store_seconds: float = 0.0
-    evictions: int = 0
-    failures: dict[str, int] = field(default_factory=dict)
