@@ -83,6 +83,14 @@ class LowerTiers(Protocol):
         """The longest prefix of ``keys`` that could be loaded, by tier. Changes nothing but recency."""
         ...
 
+    def locate(self, keys: Sequence[bytes]) -> Found:
+        """Like ``find``, but answers for every key: one entry each, "" where no tier has it.
+
+        Layers that read a window or a single state need a few blocks from the middle of a prefix, whatever lies
+        before them. Entries may come from different tiers; one ``load`` may mix them.
+        """
+        ...
+
     def load(self, transfers: Sequence[Transfer]) -> int | None:
         """Begin to fill device slots; a ticket, or None where something vanished since ``find`` (then nothing began).
 
