@@ -8,10 +8,11 @@ the value; their meaning is vLLM's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-PREFIX = "energyopt_"
-Kind = Literal["counter", "gauge", "histogram"]
+from .device_catalog import AGENT, DEVICE
+from .metric import PREFIX, Kind, Metric, own
+
+__all__ = ["AGENT", "CATALOG", "CPU", "DEVICE", "GPU", "PREFIX", "Metric", "SensorMetrics"]
 
 LATENCY = (
     0.001,
@@ -65,26 +66,6 @@ LENGTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000,
 JOULES = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One family. ``name`` is as scraped: counters end in ``_total``. ``buckets`` are a histogram's upper bounds."""
-
-    name: str
-    kind: Kind
-    help: str
-    labels: tuple[str, ...]
-    buckets: tuple[float, ...] = ()
-
-    @property
-    def family(self) -> str:
-        """The name that client libraries want: without a counter's ending."""
-        return self.name.removesuffix("_total") if self.kind == "counter" else self.name
-
-
-def _own(name: str, kind: Kind, text: str, *labels: str, buckets: tuple[float, ...] = ()) -> Metric:
-    return Metric(PREFIX + name, kind, text, labels, buckets)
-
-
 def _vllm(name: str, kind: Kind, text: str, *labels: str, buckets: tuple[float, ...] = ()) -> Metric:
     return Metric(f"vllm:{name}", kind, text, ("model_name", "engine", *labels), buckets)
 
@@ -107,18 +88,18 @@ class SensorMetrics:
     @classmethod
     def of(cls, kind: str, what: str, *names: str) -> SensorMetrics:
         return cls(
-            energy=_own(f"{kind}_energy_joules_total", "counter", f"Energy of a {what} since start.", *names, "source"),
-            power=_own(f"{kind}_power_watts", "gauge", f"Power of a {what} at the newest sample.", *names, "kind"),
-            up=_own(f"{kind}_up", "gauge", f"1 if the last reading of the {what} succeeded.", *names),
-            age=_own(f"{kind}_sample_age_seconds", "gauge", f"Age of the newest sample of the {what}.", *names),
-            tick=_own(f"{kind}_counter_tick_seconds", "gauge", "Inferred time between updates of the sensor.", *names),
-            resets=_own(f"{kind}_counter_resets_total", "counter", "Times the energy counter began anew.", *names),
-            rejected=_own(
+            energy=own(f"{kind}_energy_joules_total", "counter", f"Energy of a {what} since start.", *names, "source"),
+            power=own(f"{kind}_power_watts", "gauge", f"Power of a {what} at the newest sample.", *names, "kind"),
+            up=own(f"{kind}_up", "gauge", f"1 if the last reading of the {what} succeeded.", *names),
+            age=own(f"{kind}_sample_age_seconds", "gauge", f"Age of the newest sample of the {what}.", *names),
+            tick=own(f"{kind}_counter_tick_seconds", "gauge", "Inferred time between updates of the sensor.", *names),
+            resets=own(f"{kind}_counter_resets_total", "counter", "Times the energy counter began anew.", *names),
+            rejected=own(
                 f"{kind}_samples_rejected_total", "counter", "Readings that were not believed.", *names, "reason"
             ),
-            errors=_own(f"{kind}_read_errors_total", "counter", "Readings that failed.", *names),
-            overruns=_own(f"{kind}_sample_overruns_total", "counter", "Readings that came late.", *names),
-            crosscheck=_own(
+            errors=own(f"{kind}_read_errors_total", "counter", "Readings that failed.", *names),
+            overruns=own(f"{kind}_sample_overruns_total", "counter", "Readings that came late.", *names),
+            crosscheck=own(
                 f"{kind}_energy_crosscheck_ratio", "gauge", "Energy by counter over energy by integrated power.", *names
             ),
         )
@@ -132,7 +113,7 @@ class SensorMetrics:
 GPU = SensorMetrics.of("gpu", "GPU", "gpu_uuid", "scope")
 CPU = SensorMetrics.of("cpu", "CPU domain", "package", "domain")
 
-ATTRIBUTED = _own(
+ATTRIBUTED = own(
     "attributed_energy_joules_total",
     "counter",
     "Energy by what it was spent on; over all phases it sums to the sensors' energy.",
@@ -140,24 +121,24 @@ ATTRIBUTED = _own(
     "phase",
     "method",
 )
-REQUEST_ENERGY = _own(
+REQUEST_ENERGY = own(
     "request_energy_joules", "histogram", "Energy of finished requests.", "model", "source", buckets=JOULES
 )
 
-REQUESTS = _own("requests_total", "counter", "Finished requests.", "model", "finish_reason")
-TOKENS = _own("tokens_total", "counter", "Tokens by kind: prompt, output.", "model", "kind")
-PROMPT_SOURCE = _own(
+REQUESTS = own("requests_total", "counter", "Finished requests.", "model", "finish_reason")
+TOKENS = own("tokens_total", "counter", "Tokens by kind: prompt, output.", "model", "kind")
+PROMPT_SOURCE = own(
     "prompt_tokens_by_source_total", "counter", "Prompt tokens by where their KV came from.", "model", "source"
 )
-TTFT = _own("time_to_first_token_seconds", "histogram", "Arrival to first token.", "model", buckets=LATENCY)
-ITL = _own("inter_token_latency_seconds", "histogram", "Time between output tokens.", "model", buckets=GAPS)
-E2E = _own("request_duration_seconds", "histogram", "Arrival to end of a request.", "model", buckets=LATENCY)
-RUNNING = _own("requests_running", "gauge", "Requests in the running batch.", "model")
-WAITING = _own("requests_waiting", "gauge", "Requests that wait for a place.", "model")
-KV_USAGE = _own("kv_cache_usage_ratio", "gauge", "KV blocks in use over all.", "model")
-PREEMPTIONS = _own("preemptions_total", "counter", "Requests put back to make room.", "model")
-STEPS = _own("steps_total", "counter", "Engine steps.", "model")
-STEP_SECONDS = _own("step_seconds_total", "counter", "Time spent in engine steps.", "model")
+TTFT = own("time_to_first_token_seconds", "histogram", "Arrival to first token.", "model", buckets=LATENCY)
+ITL = own("inter_token_latency_seconds", "histogram", "Time between output tokens.", "model", buckets=GAPS)
+E2E = own("request_duration_seconds", "histogram", "Arrival to end of a request.", "model", buckets=LATENCY)
+RUNNING = own("requests_running", "gauge", "Requests in the running batch.", "model")
+WAITING = own("requests_waiting", "gauge", "Requests that wait for a place.", "model")
+KV_USAGE = own("kv_cache_usage_ratio", "gauge", "KV blocks in use over all.", "model")
+PREEMPTIONS = own("preemptions_total", "counter", "Requests put back to make room.", "model")
+STEPS = own("steps_total", "counter", "Engine steps.", "model")
+STEP_SECONDS = own("step_seconds_total", "counter", "Time spent in engine steps.", "model")
 
 VLLM_RUNNING = _vllm("num_requests_running", "gauge", "Requests in the running batch.")
 VLLM_WAITING = _vllm("num_requests_waiting", "gauge", "Requests that wait for a place.")
@@ -180,6 +161,8 @@ VLLM_OUTPUT_LENGTH = _vllm("request_generation_tokens", "histogram", "Output tok
 CATALOG: tuple[Metric, ...] = (
     *GPU.all,
     *CPU.all,
+    *DEVICE.all,
+    *AGENT.all,
     ATTRIBUTED,
     REQUEST_ENERGY,
     REQUESTS,

@@ -14,9 +14,10 @@ from energyopt.core.results import Scope
 
 from . import catalog
 from .catalog import Metric, SensorMetrics
-from .families import family
+from .device_metrics import device_families, device_powers
+from .families import Values, family
 from .meter import Meter
-from .sampler import Channel
+from .sampler import Channel, Sampler
 from .serving_metrics import ServingMetrics, StatsView
 
 METHOD = "compute_weight"
@@ -34,7 +35,8 @@ class Exporter:
     def __init__(self, meter: Meter, model: str, stats: Callable[[], StatsView] | None = None) -> None:
         self._meter = meter
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(SensorCollector(meter, model))
+        self._registry.register(SensorCollector(meter.sampler))
+        self._registry.register(AccountCollector(meter, model))
         self.serving = ServingMetrics(self._registry, model, stats)
 
     def observe_request(self, record: RequestRecord) -> None:
@@ -49,7 +51,24 @@ class Exporter:
 
 
 class SensorCollector(Collector):
-    """Series of every sensor, and of the energy attributed so far."""
+    """Series of every sensor and every device. A scrape reads what was sampled already and calls no driver."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def describe(self) -> Iterator[Family]:
+        """Nothing: the families depend on what is found."""
+        return iter(())
+
+    def collect(self) -> Iterator[Family]:
+        channels, devices = self._sampler.channels, self._sampler.devices
+        yield from _sensors(catalog.GPU, [one for one in channels if not _on_cpu(one)], device_powers(devices))
+        yield from _sensors(catalog.CPU, [one for one in channels if _on_cpu(one)], {})
+        yield from device_families(devices)
+
+
+class AccountCollector(Collector):
+    """Series of the energy attributed so far."""
 
     def __init__(self, meter: Meter, model: str) -> None:
         self._meter = meter
@@ -60,23 +79,20 @@ class SensorCollector(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Family]:
-        gpu = [channel for channel in self._meter.channels if not _on_cpu(channel)]
-        cpu = [channel for channel in self._meter.channels if _on_cpu(channel)]
-        yield from _sensors(catalog.GPU, gpu)
-        yield from _sensors(catalog.CPU, cpu)
         totals = self._meter.totals()
         if totals is not None:
             phases = totals.model_dump()
             yield family(catalog.ATTRIBUTED, {(self._model, phase, METHOD): value for phase, value in phases.items()})
 
 
-def _sensors(metrics: SensorMetrics, channels: Sequence[Channel]) -> Iterator[Family]:
+def _sensors(metrics: SensorMetrics, channels: Sequence[Channel], powers: Values) -> Iterator[Family]:
+    """Families of one kind of sensor; ``powers`` are further ones that the sensors themselves did not read."""
     if not channels:
         return
     named = {_labels(channel): channel for channel in channels}
     energy = {(*name, str(source)): joules for name, c in named.items() for source, joules in c.curve.totals.items()}
     yield family(metrics.energy, energy)
-    yield family(metrics.power, dict(power for name, c in named.items() for power in _power(name, c)))
+    yield family(metrics.power, {**powers, **dict(power for name, c in named.items() for power in _power(name, c))})
     yield family(metrics.rejected, dict(item for name, c in named.items() for item in _rejected(name, c)))
     plain: tuple[tuple[Metric, Callable[[Channel], float | None]], ...] = (
         (metrics.up, lambda channel: float(channel.up)),

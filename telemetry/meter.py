@@ -11,10 +11,12 @@ from energyopt.core.records import StepRecord
 from energyopt.core.results import EnergyReading, EnergySplit, EnergyTotal
 from energyopt.core.units import Seconds
 
-from .attribute import Attribution, ComputeWeight, WeighShare, attribute, runs_on
+from .attribute import Attribution, attribute, runs_on
+from .device_channel import DeviceChannel
 from .ledger import Ledger
-from .ports import PowerSource
+from .ports import PowerSource, StatusSource
 from .sampler import PERIOD, Channel, Sampler
+from .weigh import ComputeWeight, Weigh
 
 SETTLE = Seconds(3.0)
 """Longest wait for curves to cover the end of a window; a counter that is stuck is given up within this time."""
@@ -34,20 +36,26 @@ class Meter:
         clock: Clock,
         reasons: Sequence[str] = (),
         *,
-        weigh: WeighShare | None = None,
+        weigh: Weigh | None = None,
         period: Seconds = PERIOD,
+        statuses: Sequence[StatusSource] = (),
     ) -> None:
         self._clock = clock
         self._found = tuple(reasons)
         self._missing: dict[str, str] = {}
         self._weigh = weigh or ComputeWeight()
-        self.sampler = Sampler(sources, clock, period=period)
+        self.sampler = Sampler(sources, clock, period=period, statuses=statuses)
         self.ledger = Ledger([channel.curve for channel in self.channels], self._weigh)
 
     @property
     def channels(self) -> tuple[Channel, ...]:
         """One per sensor: its curve and health, for metrics and reports."""
         return self.sampler.channels
+
+    @property
+    def devices(self) -> tuple[DeviceChannel, ...]:
+        """One per GPU that tells its status."""
+        return self.sampler.devices
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -64,6 +72,8 @@ class Meter:
         self.sampler.stop()
         for channel in self.channels:
             channel.close()
+        for device in self.devices:
+            device.close()
 
     def __enter__(self) -> Meter:
         self.start()

@@ -1,16 +1,21 @@
 """The seam between hardware and everything that reasons about energy.
 
-A ``PowerSource`` is one physical sensor. Its ``read`` may be slow and may fail with SensorError: the sampler isolates
-it from the others. Foreign units end inside the source.
+A ``PowerSource`` is one physical sensor; a ``StatusSource`` tells the other facts of one device. A ``read`` may be
+slow and may fail with SensorError: the sampler isolates it from the others. Foreign units end inside the source. An
+``EnergySink`` is what takes settled energy away, to a database or elsewhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal, Protocol
 
 from energyopt.core.results import Scope, Source
 from energyopt.core.units import Joules, Seconds, Watts
+
+from .status import DeviceInfo, DeviceStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +66,53 @@ class PowerSource(Protocol):
 
     def close(self) -> None:
         """Release the driver; idempotent."""
+        ...
+
+
+class StatusSource(Protocol):
+    """The facts of one device other than its energy."""
+
+    @property
+    def info(self) -> DeviceInfo: ...
+
+    def read(self) -> DeviceStatus:
+        """Look now. A fact that fails alone is absent; raises SensorError if the device does not answer at all."""
+        ...
+
+    def close(self) -> None:
+        """Release the driver; idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyChunk:
+    """Settled energy of one sensor between two moments of its clock; ``date`` is that of ``start``.
+
+    Chunks of a sensor come in order and never overlap. Time of which nothing is known has no chunk. They are cut at
+    whole seconds of ``date`` (UTC), so that a rollup of seconds need not divide them. ``error`` is the half-width in
+    joules as the curve states it for this window alone: errors of neighbouring chunks are mostly their shared edge.
+    """
+
+    sensor: SensorId
+    start: Seconds
+    end: Seconds
+    date: datetime
+    joules: Joules
+    error: Joules
+    source: Source
+
+    @property
+    def mean_power(self) -> Watts:
+        return Watts(self.joules / (self.end - self.start))
+
+
+class EnergySink(Protocol):
+    """Takes chunks of settled energy, called from one thread about once a second."""
+
+    def accept(self, chunks: Sequence[EnergyChunk]) -> None:
+        """Take them over. Must not block on a slow database: queue, and bound the queue. Raises StoreError if lost."""
+        ...
+
+    def close(self) -> None:
+        """Write what is queued and release everything; idempotent."""
         ...

@@ -15,14 +15,14 @@ from energyopt.core.clock import Clock
 from energyopt.core.errors import SensorError
 from energyopt.core.units import Seconds
 
+from .beat import Beat
 from .curve import EnergyCurve
-from .ports import PowerSource, Sample
+from .device_channel import DeviceChannel
+from .ports import PowerSource, Sample, StatusSource
 
 log = logging.getLogger(__name__)
 
 PERIOD = Seconds(0.05)
-MAX_BACKOFF = 10.0
-"""Seconds between attempts on a source that keeps failing: a driver that comes back is seen within this time."""
 STOP_TIMEOUT = 2.0
 """Seconds a stop waits for a driver call in progress; the thread is a daemon and ends with the process."""
 
@@ -34,15 +34,13 @@ class Channel:
         self.source = source
         self.curve = EnergyCurve.of(source)
         self.errors = 0
-        self.overruns = 0
         self.failure: str | None = None
         self.sample: Sample | None = None
         self.closed = False
         self._clock = clock
-        self._period = period
+        self._beat = Beat(clock, period)
         self._reading = Lock()
         self._failures_in_row = 0
-        self._due = float(clock.now())
 
     @property
     def up(self) -> bool:
@@ -57,7 +55,12 @@ class Channel:
     @property
     def wait(self) -> Seconds:
         """Seconds until the next regular reading."""
-        return Seconds(max(0.0, self._due - self._clock.now()))
+        return self._beat.wait
+
+    @property
+    def overruns(self) -> int:
+        """Beats that had passed before a reading was done."""
+        return self._beat.overruns
 
     def take(self) -> bool:
         """Read once now. False if it failed, if closed, or if another thread is reading, whose sample will do."""
@@ -80,14 +83,7 @@ class Channel:
 
     def keep_pace(self) -> None:
         """Set the next time to read: on the beat, or after a pause that doubles with every failure in a row."""
-        now = self._clock.now()
-        if self._failures_in_row:
-            self._due = now + min(MAX_BACKOFF, self._period * 2 ** min(self._failures_in_row, 16))
-            return
-        self._due += self._period
-        if self._due <= now:
-            self.overruns += 1
-            self._due = now + self._period
+        self._beat.advance(self._failures_in_row)
 
     def _take(self) -> bool:
         try:
@@ -110,11 +106,21 @@ class Channel:
 
 
 class Sampler:
-    """All channels of a meter. With ``start`` they run on threads; ``step`` and ``poll`` work without."""
+    """All channels of a meter, and the devices behind them. With ``start`` they run on threads; ``step`` and ``poll``
+    work without.
+    """
 
-    def __init__(self, sources: Sequence[PowerSource], clock: Clock, *, period: Seconds = PERIOD) -> None:
+    def __init__(
+        self,
+        sources: Sequence[PowerSource],
+        clock: Clock,
+        *,
+        period: Seconds = PERIOD,
+        statuses: Sequence[StatusSource] = (),
+    ) -> None:
         self.channels = tuple(Channel(source, clock, period) for source in sources)
-        self._clock = clock
+        self.devices = tuple(DeviceChannel(source, clock) for source in statuses)
+        self._all: tuple[Channel | DeviceChannel, ...] = (*self.channels, *self.devices)
         self._stop = Event()
         self._threads: list[Thread] = []
 
@@ -127,7 +133,7 @@ class Sampler:
         if self._threads:
             return
         self._stop.clear()
-        for index, channel in enumerate(self.channels):
+        for index, channel in enumerate(self._all):
             thread = Thread(target=self._run, args=(channel,), name=f"energyopt-sensor-{index}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -149,19 +155,19 @@ class Sampler:
         self.stop()
 
     def poll(self) -> None:
-        """Read every source now, in this thread, whether due or not; a source being read already is left alone."""
-        for channel in self.channels:
+        """Read every sensor now, in this thread, whether due or not; one that is being read already is left alone."""
+        for channel in self._all:
             channel.take()
 
     def step(self) -> int:
-        """Read the sources that are due and set their next times; returns how many were read."""
-        due = [channel for channel in self.channels if channel.wait <= 0]
+        """Read what is due and set the next times; returns how many were read."""
+        due = [channel for channel in self._all if channel.wait <= 0]
         for channel in due:
             channel.take()
             channel.keep_pace()
         return len(due)
 
-    def _run(self, channel: Channel) -> None:
+    def _run(self, channel: Channel | DeviceChannel) -> None:
         while not self._stop.wait(channel.wait):
             channel.take()
             channel.keep_pace()

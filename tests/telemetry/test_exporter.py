@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -14,11 +16,14 @@ from energyopt.core.clock import FakeClock
 from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord, StepShare
 from energyopt.core.results import EnergyTotal, Scope, Source
 from energyopt.core.units import Joules, Seconds
+from telemetry.agent_metrics import AgentCollector, ChunkCounts, CollectorHealth
 from telemetry.catalog import CATALOG, PREFIX
 from telemetry.exporter import Exporter
 from telemetry.fake import FakeSource
+from telemetry.fake_status import FakeStatus
 from telemetry.meter import Meter
 from telemetry.ports import SensorId
+from telemetry.status import DeviceStatus, Throttle
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,8 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def running(clock: FakeClock, *sources: FakeSource, seconds: float = 5.0) -> Meter:
-    meter = Meter(sources, clock)
+def running(clock: FakeClock, *sources: FakeSource, seconds: float = 5.0, statuses: Sequence[FakeStatus] = ()) -> Meter:
+    meter = Meter(sources, clock, statuses=statuses)
     for _ in range(round(seconds / 0.05)):
         clock.advance(0.05)
         meter.sampler.step()
@@ -116,6 +121,60 @@ def test_a_sensor_that_is_down_shows_no_power(clock: FakeClock) -> None:
     assert found[at("energyopt_gpu_up", **name)] == 0.0
     assert found[at("energyopt_gpu_read_errors_total", **name)] == 1.0
     assert not [key for key in found if key[0] == "energyopt_gpu_power_watts"]
+
+
+def test_device_status_is_rendered_in_base_units(clock: FakeClock) -> None:
+    found = page(Exporter(running(clock, FakeSource(clock), statuses=[FakeStatus(clock)]), "m"))
+    gpu = {"gpu_uuid": "GPU-fake"}
+    assert found[at("energyopt_gpu_power_limit_watts", **gpu, kind="enforced")] == 450.0
+    assert found[at("energyopt_gpu_clock_hertz", **gpu, domain="sm")] == 1.41e9
+    assert found[at("energyopt_gpu_temperature_celsius", **gpu, sensor="gpu")] == 54.0
+    assert found[at("energyopt_gpu_utilization_ratio", **gpu, unit="compute")] == 0.9
+    assert found[at("energyopt_gpu_throttled", **gpu, reason="power_cap")] == 1.0
+    assert found[at("energyopt_gpu_throttled", **gpu, reason="thermal_hw")] == 0.0
+    assert found[at("energyopt_gpu_partitions", **gpu)] == 7.0
+    powers = {
+        (dict(labels)["scope"], dict(labels)["kind"]): watts
+        for (name, labels), watts in found.items()
+        if name == "energyopt_gpu_power_watts"
+    }
+    assert powers == {("gpu", "unknown"): 300.0, ("gpu", "average"): 290.0, ("memory", "average"): 40.0}
+
+
+def test_what_a_device_does_not_tell_has_no_series(clock: FakeClock) -> None:
+    """dcgm-exporter#700: 0 for unknown."""
+    bare = FakeStatus(clock, status=DeviceStatus(at=Seconds(0.0)))
+    found = page(Exporter(running(clock, FakeSource(clock), statuses=[bare]), "m"))
+    told = {name for name, _ in found}
+    assert "energyopt_gpu_info" in told
+    for name in ("power_limit_watts", "clock_hertz", "throttled", "temperature_celsius", "utilization_ratio"):
+        assert f"energyopt_gpu_{name}" not in told
+
+
+def test_a_device_that_stops_answering_keeps_no_old_value(clock: FakeClock) -> None:
+    broken = threading.Event()
+    status = FakeStatus(clock, change=lambda seen: None if broken.is_set() else seen)
+    meter = running(clock, FakeSource(clock), statuses=[status])
+    broken.set()
+    meter.sampler.poll()
+    found = page(Exporter(meter, "m"))
+    assert found[at("energyopt_gpu_status_up", gpu_uuid="GPU-fake")] == 0.0
+    assert not [key for key in found if key[0] == "energyopt_gpu_temperature_celsius"]
+
+
+def test_throttle_time_never_falls_when_the_driver_restarts_its_counter(clock: FakeClock) -> None:
+    """dcgm-exporter#417: a counter that decreases."""
+    spent = iter([10.0, 13.0, 1.0, 2.0])
+    status = FakeStatus(
+        clock, change=lambda seen: replace(seen, throttle_time={Throttle.POWER_CAP: Seconds(next(spent))})
+    )
+    meter = running(clock, FakeSource(clock), seconds=0.0, statuses=[status])
+    exporter, values = Exporter(meter, "m"), []
+    for _ in range(4):
+        meter.sampler.poll()
+        found = page(exporter)
+        values.append(found[at("energyopt_gpu_throttle_seconds_total", gpu_uuid="GPU-fake", reason="power_cap")])
+    assert values == [0.0, 3.0, 4.0, 5.0]
 
 
 def test_without_sensors_there_is_no_energy_series(clock: FakeClock) -> None:
@@ -203,13 +262,15 @@ def test_openmetrics_is_served_to_who_asks_and_parses(clock: FakeClock) -> None:
 
 
 def test_everything_published_is_in_the_catalogue(clock: FakeClock) -> None:
-    meter = running(clock, FakeSource(clock), FakeSource(clock, sensor=SensorId("cpu:0", Scope.DRAM)))
-    exporter = Exporter(meter, "m", Stats)
+    sensors = (FakeSource(clock), FakeSource(clock, sensor=SensorId("cpu:0", Scope.DRAM)))
+    exporter = Exporter(running(clock, *sensors, statuses=[FakeStatus(clock)]), "m", Stats)
     exporter.serving.observe_request(RECORD, EnergyTotal(joules=Joules(1), error=Joules(0), sources=(Source.COUNTER,)))
     text, _ = exporter.render()
+    agent = CollectorRegistry()
+    agent.register(AgentCollector(lambda: [CollectorHealth("amdsmi", True, 2)], ChunkCounts(5, 1)))
     known = {metric.family: metric for metric in CATALOG}
     seen = set()
-    for family in parse_text(text.decode()):
+    for family in parse_text(text.decode() + generate_latest(agent).decode()):
         metric = known[family.name]
         seen.add(family.name)
         assert family.type == metric.kind

@@ -8,9 +8,10 @@ import time
 from energyopt.core.clock import FakeClock, MonotonicClock
 from energyopt.core.results import Scope
 from energyopt.core.units import Seconds
+from telemetry.beat import MAX_BACKOFF
 from telemetry.fake import FakeSource
 from telemetry.ports import Sample, SensorId
-from telemetry.sampler import MAX_BACKOFF, Sampler
+from telemetry.sampler import Sampler
 
 
 def run_steps(sampler: Sampler, clock: FakeClock, seconds: float, step: float = 0.01) -> None:
