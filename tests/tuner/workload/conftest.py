@@ -1,0 +1,34 @@
+"""Where the recorded traces lie, and a maker of small files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TRACES = Path(__file__).parents[4] / "shared" / "data" / "traces"
+
+
+@pytest.fixture(scope="session")
+def traces() -> Path:
+    """The folder of recorded traces beside the checkout."""
+    if not TRACES.is_dir():
+        pytest.skip(f"no recorded traces at {TRACES}")
+    return TRACES
+
+
+Rows = Callable[..., Path]
+
+
+@pytest.fixture
+def jsonl(tmp_path: Path) -> Rows:
+    """``jsonl({...}, "not json", ...)`` writes one line each; a text stands as it is."""
+
+    def write(*rows: object) -> Path:
+        path = tmp_path / "rows.jsonl"
+        path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+        return path
+
+    return write
