@@ -11,22 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
 
-from energyopt.core.records import Phase, StepRecord, StepShare
+from energyopt.core.records import Phase, StepRecord
 from energyopt.core.results import EnergySplit, Scope
 from energyopt.core.units import Joules, Seconds
 
 from .ports import SensorId
 from .timeline import NANOJOULES
-
-CONTEXT_SCALE = 4096.0
-"""Context tokens at which attending costs as much as the rest of a token's work.
-
-Per token and layer, projections and MLP cost about 24 d^2 FLOP and attention 4 c d with model width d and context c
-(Kaplan et al. 2020, arXiv 2001.08361, table 1, doubled for multiply-add): equal at c = 6 d. Widths of 576 to 4096
-give 3.5k to 25k; memory traffic for the KV cache moves the point down. A fitted model replaces this constant.
-"""
+from .weigh import Weigh
 
 WEIGHT_UNITS = 1 << 50
 """Weights become whole numbers of this resolution, so that the division is exact integer arithmetic."""
@@ -35,31 +27,17 @@ EnergyAt = Callable[[Seconds], int]
 """E(t) of one sensor in nanojoules: monotone over the window asked for."""
 
 
-class WeighShare(Protocol):
-    """How much of a step a share is answerable for; any unit, >= 0."""
-
-    def __call__(self, share: StepShare) -> float: ...
-
-
-class ComputeWeight:
-    """Weight by work: computed tokens x (1 + mean context / CONTEXT_SCALE), for prefill and decode alike."""
-
-    def __init__(self, context_scale: float = CONTEXT_SCALE) -> None:
-        self._scale = context_scale
-
-    def __call__(self, share: StepShare) -> float:
-        # A chunk's tokens see the context before them and, on average, half of the chunk itself.
-        context = share.context_tokens + share.computed_tokens / 2
-        return share.computed_tokens * (1 + context / self._scale)
-
-
 @dataclass(slots=True)
 class Attribution:
-    """Nanojoules by purpose. ``requests`` is keyed by request id and phase."""
+    """Nanojoules by purpose. ``requests`` is keyed by request id and phase.
+
+    ``tiers`` divides the same joules of requests once more: by "computed" and the cache tiers tokens came from.
+    """
 
     idle: int = 0
     overhead: int = 0
     requests: dict[tuple[str, Phase], int] = field(default_factory=lambda: defaultdict(int))
+    tiers: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     @property
     def total(self) -> int:
@@ -73,6 +51,8 @@ class Attribution:
         self.overhead += other.overhead
         for key, amount in other.requests.items():
             self.requests[key] += amount
+        for tier, amount in other.tiers.items():
+            self.tiers[tier] += amount
 
     def split(self) -> EnergySplit:
         """As joules, without the requests."""
@@ -96,7 +76,7 @@ def runs_on(step: StepRecord, sensor: SensorId) -> bool:
 
 
 def attribute(
-    energy_at: EnergyAt, steps: Sequence[StepRecord], start: Seconds, end: Seconds, weigh: WeighShare
+    energy_at: EnergyAt, steps: Sequence[StepRecord], start: Seconds, end: Seconds, weigh: Weigh
 ) -> Attribution:
     """Divide E(end) - E(start) over the steps, in any order, that ran on the sensor in that time."""
     result = Attribution()
@@ -121,13 +101,15 @@ def attribute(
     return result
 
 
-def _charge(result: Attribution, step: StepRecord, amount: int, weigh: WeighShare) -> None:
+def _charge(result: Attribution, step: StepRecord, amount: int, weigh: Weigh) -> None:
     if not step.shares:
         result.overhead += amount
         return
-    weights = [max(0.0, weigh(share)) for share in step.shares]
-    for share, part in zip(step.shares, divide(amount, weights), strict=True):
-        result.requests[share.request_id, share.phase] += part
+    parts = weigh(step.shares)
+    for part, piece in zip(parts, divide(amount, [max(0.0, part.weight) for part in parts]), strict=True):
+        share = step.shares[part.position]
+        result.requests[share.request_id, share.phase] += piece
+        result.tiers[part.tier] += piece
 
 
 def divide(amount: int, weights: Sequence[float]) -> list[int]:

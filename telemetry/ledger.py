@@ -13,9 +13,10 @@ from energyopt.core.records import Phase, StepRecord
 from energyopt.core.results import EnergySplit, EnergyTotal, Source
 from energyopt.core.units import Joules, Seconds
 
-from .attribute import Attribution, ComputeWeight, WeighShare, attribute, runs_on
+from .attribute import Attribution, attribute, runs_on
 from .curve import EnergyCurve
 from .timeline import NANOJOULES
+from .weigh import ComputeWeight, Weigh
 
 MAX_PENDING = 50_000
 """Steps kept while a sensor is silent; older ones are dropped and their energy counts as idle."""
@@ -58,7 +59,7 @@ class Ledger:
     Thread-safe.
     """
 
-    def __init__(self, curves: Sequence[EnergyCurve], weigh: WeighShare | None = None) -> None:
+    def __init__(self, curves: Sequence[EnergyCurve], weigh: Weigh | None = None) -> None:
         self._accounts = [_Account(curve) for curve in curves]
         self._weigh = weigh or ComputeWeight()
         self._lock = RLock()
@@ -69,6 +70,7 @@ class Ledger:
     def record(self, step: StepRecord) -> None:
         """Take a finished step."""
         with self._lock:
+            self._weigh.observe(step)
             for account in self._accounts:
                 if not runs_on(step, account.curve.sensor):
                     continue

@@ -12,6 +12,7 @@ from energyopt.core.records import RequestRecord, StepRecord
 from engine.front import EngineFront
 from engine.models import LoadedModel, load_model
 from engine.runner import TorchRunner
+from telemetry.cost_model import FittedWeight
 from telemetry.meter import Meter
 from tuner.evaluators.client import EngineClient
 from tuner.load import Message
@@ -75,7 +76,8 @@ def load_engine(config: EngineConfig, meter_kind: str) -> LoadedEngine:
     loaded = load_model(config)
     runner = TorchRunner(loaded, config, clock)
     found = find_meter(meter_kind, runner.devices, clock)
-    return LoadedEngine(config, loaded, runner, Meter(found.sources, clock, found.reasons), clock)
+    meter = Meter(found.sources, clock, found.reasons, weigh=FittedWeight())
+    return LoadedEngine(config, loaded, runner, meter, clock)
 
 
 def build_rig(config: EngineConfig, meter_kind: str) -> TrialRig:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from energyopt.core.records import Phase, StepRecord, StepShare
 from energyopt.core.results import Scope, Source
 from energyopt.core.units import Joules, Seconds
-from telemetry.attribute import ComputeWeight, attribute, divide, runs_on
+from telemetry.attribute import attribute, divide, runs_on
 from telemetry.curve import EnergyCurve
 from telemetry.ports import Sample, SensorId
+from telemetry.weigh import ComputeWeight
 
 GPU = SensorId("GPU-1", Scope.GPU)
 
@@ -68,7 +69,7 @@ def test_overlapping_steps_share_the_overlap() -> None:
 
 
 def test_weight_grows_with_tokens_and_context() -> None:
-    weigh = ComputeWeight(context_scale=4096)
+    weigh = ComputeWeight(context_scale=4096).of
     assert weigh(decode("a", 0)) < weigh(decode("a", 4096)) < weigh(decode("a", 8192))
     assert weigh(decode("a", 4096)) == pytest.approx(2 * weigh(decode("a", 0)), rel=1e-3)
     assert weigh(prefill("a", 512)) > 512 * weigh(decode("a", 0)) * 0.99
@@ -76,7 +77,7 @@ def test_weight_grows_with_tokens_and_context() -> None:
 
 
 def test_chunks_of_a_prefill_weigh_as_the_whole() -> None:
-    weigh = ComputeWeight()
+    weigh = ComputeWeight().of
     chunks = weigh(prefill("a", 512)) + weigh(prefill("a", 512, 512)) + weigh(prefill("a", 1024, 1024))
     assert chunks == pytest.approx(weigh(prefill("a", 2048)))
 
