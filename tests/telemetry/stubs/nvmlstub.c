@@ -8,21 +8,26 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x6e766d6c, MAX_GPUS = 4 };
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9 };
-enum { INIT, HANDLE, ENERGY, POWER, FIELDS, LIMITS, SET_LIMIT, CLOCKS, SLOW_MS, CALLS = 12 };
+enum { MAGIC = 0x6e766d6c, MAX_GPUS = 16, MAX_MIG = 7, REASONS_COUNTED = 5 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9,
+       UNKNOWN = 999 };
+enum { INIT, HANDLE, ENERGY, POWER, FIELDS, LIMITS, SET_LIMIT, CLOCKS, SLOW_MS, TEMPERATURE, UTILIZATION, REASONS,
+       CALLS = 16 };
 
 typedef struct {
     char uuid[64], mig_uuid[64], name[64], bus[32];
     uint32_t architecture, average_mw, module_mw, c2c;
     uint32_t low_mw, high_mw, default_mw, requested_mw, enforced_cap_mw, clock_low, clock_high, clock_max;
     uint64_t base_uj, power_mw, since_ns, tick_ns;
+    uint32_t memory_mw, clock_sm, clock_memory, temperature, memory_temperature, busy, memory_busy, mig_count, module_id;
+    uint64_t reasons, throttled_ns[REASONS_COUNTED]; /* of fields 74, 76, 269, 270, 271 */
     int32_t rc[CALLS];
     uint32_t after[CALLS], calls[CALLS];
 } gpu;
@@ -32,11 +37,13 @@ typedef struct {
     uint64_t now_ns;
     int32_t init_rc;
     uint32_t init_calls;
+    uint32_t epoch; /* raised by a test: every call of a process that opened the library before fails with 999 */
     gpu gpus[MAX_GPUS];
 } state;
 
 static state *S;
 static int users;
+static uint32_t epoch;
 
 static uint64_t now_ns(void)
 {
@@ -66,6 +73,8 @@ static int scripted(gpu *g, int call)
 {
     if (!S || !users)
         return UNINITIALIZED;
+    if (S->epoch != epoch)
+        return UNKNOWN;
     if (!g)
         return INVALID_ARGUMENT;
     if (g->rc[SLOW_MS] > 0)
@@ -98,7 +107,8 @@ int nvmlInitWithFlags(unsigned flags)
     S->init_calls++;
     if (S->init_rc)
         return S->init_rc;
-    users++;
+    if (!users++)
+        epoch = S->epoch;
     return SUCCESS;
 }
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
@@ -110,7 +120,7 @@ int nvmlDeviceGetCount_v2(unsigned *n)
     if (!S || !users)
         return UNINITIALIZED;
     *n = S->count;
-    return SUCCESS;
+    return S->epoch == epoch ? SUCCESS : UNKNOWN;
 }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, gpu **out)
 {
@@ -123,7 +133,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned i, gpu **out)
     *out = g;
     return SUCCESS;
 }
-/* A MIG handle is told from a GPU's by pointing one byte into it. */
+/* A MIG handle is told from a GPU's by pointing a few bytes into it; slices after the first have "-N" appended. */
 int nvmlDeviceGetHandleByUUID(const char *uuid, gpu **out)
 {
     if (!S || !users)
@@ -135,14 +145,34 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, gpu **out)
             *out = g;
             return SUCCESS;
         }
-        if (g->mig_uuid[0] && !strcmp(uuid, g->mig_uuid)) {
-            *out = (gpu *)((char *)g + 1);
+        size_t length = strlen(g->mig_uuid);
+        if (length && !strncmp(uuid, g->mig_uuid, length)) {
+            *out = (gpu *)((char *)g + 1 + (uuid[length] ? atoi(uuid + length + 1) : 0));
             return SUCCESS;
         }
     }
     return NOT_FOUND;
 }
-int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *mig, gpu **out) { *out = (gpu *)((char *)mig - 1); return SUCCESS; }
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *mig, gpu **out)
+{
+    *out = (gpu *)((uintptr_t)mig & ~(uintptr_t)7);
+    return SUCCESS;
+}
+int nvmlDeviceGetMigMode(gpu *g, unsigned *now, unsigned *pending)
+{
+    CALL(HANDLE);
+    *now = *pending = g->mig_count > 0;
+    return SUCCESS;
+}
+int nvmlDeviceGetMaxMigDeviceCount(gpu *g, unsigned *n) { CALL(HANDLE); *n = MAX_MIG; return SUCCESS; }
+int nvmlDeviceGetMigDeviceHandleByIndex(gpu *g, unsigned i, void **out)
+{
+    CALL(HANDLE);
+    if (i >= g->mig_count)
+        return NOT_FOUND;
+    *out = (char *)g + 1 + i;
+    return SUCCESS;
+}
 
 static int text(char *to, unsigned room, const char *from)
 {
@@ -151,7 +181,31 @@ static int text(char *to, unsigned room, const char *from)
     strcpy(to, from);
     return SUCCESS;
 }
-int nvmlDeviceGetUUID(gpu *g, char *to, unsigned room) { CALL(HANDLE); return text(to, room, g->uuid); }
+int nvmlDeviceGetUUID(gpu *g, char *to, unsigned room)
+{
+    unsigned slice = (unsigned)((uintptr_t)g & 7);
+    g = (gpu *)((uintptr_t)g & ~(uintptr_t)7);
+    CALL(HANDLE);
+    if (slice < 2)
+        return text(to, room, slice ? g->mig_uuid : g->uuid);
+    snprintf(to, room, "%s-%u", g->mig_uuid, slice - 1);
+    return SUCCESS;
+}
+int nvmlSystemGetDriverVersion(char *to, unsigned room) { return text(to, room, "580.00.01"); }
+int nvmlDeviceGetIndex(gpu *g, unsigned *to) { CALL(HANDLE); *to = (unsigned)(g - S->gpus); return SUCCESS; }
+int nvmlDeviceGetModuleId(gpu *g, unsigned *to) { CALL(HANDLE); *to = g->module_id; return SUCCESS; }
+int nvmlDeviceGetClockInfo(gpu *g, unsigned type, unsigned *to)
+{
+    CALL(CLOCKS);
+    *to = type == 2 ? g->clock_memory : g->clock_sm;
+    return SUCCESS;
+}
+int nvmlDeviceGetUtilizationRates(gpu *g, unsigned *to) { CALL(UTILIZATION); to[0] = g->busy; to[1] = g->memory_busy; return SUCCESS; }
+int nvmlDeviceGetCurrentClocksEventReasons(gpu *g, unsigned long long *to) { CALL(REASONS); *to = g->reasons; return SUCCESS; }
+int nvmlDeviceGetTemperature(gpu *g, unsigned sensor, unsigned *to) { (void)sensor; CALL(TEMPERATURE); *to = g->temperature; return SUCCESS; }
+#ifndef OLD_DRIVER
+int nvmlDeviceGetTemperatureV(gpu *g, unsigned *v) { CALL(TEMPERATURE); v[2] = g->temperature; return SUCCESS; }
+#endif
 int nvmlDeviceGetName(gpu *g, char *to, unsigned room) { CALL(HANDLE); return text(to, room, g->name); }
 int nvmlDeviceGetArchitecture(gpu *g, unsigned *to) { CALL(HANDLE); *to = g->architecture; return SUCCESS; }
 
@@ -185,6 +239,31 @@ typedef struct {
     int32_t rc;
     union { double d; unsigned u; unsigned long long ull; } value;
 } field_value;
+/* One field into *f; returns its code. Unknown scopes and fields are not supported, as in the driver. */
+static int one_field(const gpu *g, field_value *f)
+{
+    static const unsigned counted[REASONS_COUNTED] = {74, 76, 269, 270, 271};
+    unsigned module = g->c2c ? g->module_mw : 0;
+    for (unsigned i = 0; i < REASONS_COUNTED; i++)
+        if (f->field == counted[i]) {
+            f->type = 3;
+            f->value.ull = g->throttled_ns[i];
+            return SUCCESS;
+        }
+    if (f->field == 82 && g->memory_temperature)
+        f->value.u = g->memory_temperature;
+    else if (f->field == 186 && f->scope == 0)
+        f->value.u = (unsigned)g->power_mw;
+    else if (f->field == 185 && f->scope == 0)
+        f->value.u = g->average_mw;
+    else if ((f->field == 185 || f->field == 186) && f->scope == 1 && g->c2c)
+        f->value.u = module;
+    else if (f->field == 185 && f->scope == 2)
+        f->value.u = g->memory_mw;
+    else
+        return NOT_SUPPORTED;
+    return SUCCESS;
+}
 int nvmlDeviceGetFieldValues(gpu *g, int n, field_value *f)
 {
     CALL(HANDLE);
@@ -193,9 +272,7 @@ int nvmlDeviceGetFieldValues(gpu *g, int n, field_value *f)
         f[i].stamp = (int64_t)(now_ns() / 1000u);
         f[i].type = 1;
         f[i].value.ull = 0;
-        f[i].rc = code ? code : f[i].field == 186 && (f[i].scope == 0 || (f[i].scope == 1 && g->c2c)) ? SUCCESS : NOT_SUPPORTED;
-        if (f[i].rc == SUCCESS)
-            f[i].value.u = f[i].scope == 1 ? g->module_mw : (unsigned)g->power_mw;
+        f[i].rc = code ? code : one_field(g, &f[i]);
     }
     return SUCCESS;
 }

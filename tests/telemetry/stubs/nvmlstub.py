@@ -7,9 +7,14 @@ import mmap
 from pathlib import Path
 
 MAGIC = 0x6E766D6C
-CALLS = ("init", "handle", "energy", "power", "fields", "limits", "set_limit", "clocks", "slow_ms")
-ROOM = 12
-MAX_GPUS = 4
+CALLS = (
+    *("init", "handle", "energy", "power", "fields", "limits", "set_limit", "clocks", "slow_ms"),
+    *("temperature", "utilization", "reasons"),
+)
+ROOM = 16
+MAX_GPUS = 16
+THROTTLED = ("power_cap", "sync_boost", "thermal_sw", "thermal_hw", "power_brake")
+"""The order of ``throttled_ns``."""
 
 
 class Gpu(ctypes.Structure):
@@ -34,6 +39,17 @@ class Gpu(ctypes.Structure):
         ("power_mw", ctypes.c_uint64),
         ("since_ns", ctypes.c_uint64),
         ("tick_ns", ctypes.c_uint64),
+        ("memory_mw", ctypes.c_uint32),
+        ("clock_sm", ctypes.c_uint32),
+        ("clock_memory", ctypes.c_uint32),
+        ("temperature", ctypes.c_uint32),
+        ("memory_temperature", ctypes.c_uint32),
+        ("busy", ctypes.c_uint32),
+        ("memory_busy", ctypes.c_uint32),
+        ("mig_count", ctypes.c_uint32),
+        ("module_id", ctypes.c_uint32),
+        ("reasons", ctypes.c_uint64),
+        ("throttled_ns", ctypes.c_uint64 * len(THROTTLED)),
         ("rc", ctypes.c_int32 * ROOM),
         ("after", ctypes.c_uint32 * ROOM),
         ("calls", ctypes.c_uint32 * ROOM),
@@ -56,6 +72,7 @@ class State(ctypes.Structure):
         ("now_ns", ctypes.c_uint64),
         ("init_rc", ctypes.c_int32),
         ("init_calls", ctypes.c_uint32),
+        ("epoch", ctypes.c_uint32),
         ("gpus", Gpu * MAX_GPUS),
     )
 
@@ -87,6 +104,8 @@ def create(path: Path, gpus: int = 1) -> State:
         gpu.low_mw, gpu.high_mw, gpu.default_mw, gpu.requested_mw = 200_000, 700_000, 650_000, 500_000
         gpu.power_mw, gpu.average_mw, gpu.since_ns, gpu.tick_ns = 300_000, 290_000, state.now_ns, 10**8
         gpu.base_uj, gpu.clock_max = 5 * 10**9, 1980
+        gpu.clock_sm, gpu.clock_memory, gpu.temperature, gpu.memory_temperature = 1410, 2619, 54, 61
+        gpu.busy, gpu.memory_busy, gpu.memory_mw = 90, 40, 42_000
     return state
 
 
