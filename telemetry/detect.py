@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,7 +18,8 @@ from energyopt.core.errors import ConfigError, SensorUnavailableError
 
 from .estimate import EstimatedCpuSource
 from .nvml import NvmlSource, list_gpus
-from .ports import PowerSource
+from .nvml_status import NvmlStatus
+from .ports import PowerSource, StatusSource
 from .rapl import find_rapl
 from .visible import GpuIdentity, normal_uuid, visible_gpus
 
@@ -31,6 +33,7 @@ class Detection:
 
     sources: tuple[PowerSource, ...]
     reasons: tuple[str, ...]
+    statuses: tuple[StatusSource, ...] = ()
 
 
 def detect(
@@ -73,21 +76,21 @@ class _Finder:
 
     def gpus(self, devices: Sequence[str]) -> Detection:
         """All of the GPUs or none: a part would pass for the whole."""
-        sources: dict[str, NvmlSource] = {}
         present = list_gpus()
-        try:
+        with ExitStack() as opened:
+            sources: dict[str, NvmlSource] = {}
+            notes: list[str] = []
             for device in devices:
                 source = NvmlSource(self._clock, self._uuid(device, present))
-                if source.sensor.device in sources:
-                    source.close()  # two MIG instances of one GPU: the GPU is metered once
-                else:
-                    sources[source.sensor.device] = source
-        except SensorUnavailableError:
-            for source in sources.values():
-                source.close()
-            raise
-        notes = [_describe(source) for source in sources.values()]
-        return Detection(tuple(sources.values()), tuple(notes))
+                opened.callback(source.close)
+                first = sources.setdefault(source.group or source.sensor.device, source)
+                if first is source:
+                    notes.append(_describe(source))
+                elif first.sensor.device != source.sensor.device:
+                    notes.append(f"{source.sensor.device} shares the sensor of {first.sensor.device} and is in it.")
+            statuses = tuple(NvmlStatus(self._clock, source.sensor.device) for source in sources.values())
+            opened.pop_all()
+        return Detection(tuple(sources.values()), tuple(notes), statuses)
 
     def gpus_or_nothing(self, devices: Sequence[str]) -> Detection:
         try:

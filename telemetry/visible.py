@@ -14,18 +14,19 @@ from energyopt.core.errors import SensorUnavailableError
 
 @dataclass(frozen=True, slots=True)
 class GpuIdentity:
-    """A physical GPU. ``uuid`` begins with ``GPU-``; ``pci`` sorts in bus order."""
+    """A physical GPU. ``uuid`` begins with ``GPU-``; ``pci`` sorts in bus order; ``instances`` are MIG UUIDs."""
 
     uuid: str
     name: str
     pci: str
+    instances: tuple[str, ...] = ()
 
 
 def visible_gpus(environment: Mapping[str, str], gpus: Sequence[GpuIdentity]) -> tuple[str, ...]:
     """UUIDs of the GPUs that CUDA shows to a process with this environment, in CUDA's order.
 
     As CUDA does, stops at the first entry that names no device. A MIG instance stands for its parent. Raises
-    SensorUnavailableError where an index is ambiguous or a MIG instance does not name its parent.
+    SensorUnavailableError where an index is ambiguous or a MIG instance belongs to no GPU here.
     """
     ordered = sorted(gpus, key=lambda gpu: gpu.pci)
     value = environment.get("CUDA_VISIBLE_DEVICES")
@@ -69,6 +70,9 @@ def _by_uuid(word: str, ordered: Sequence[GpuIdentity]) -> str | None:
     if word.startswith("MIG-GPU-"):
         word = word.removeprefix("MIG-").partition("/")[0]
     elif word.startswith("MIG-"):
-        raise SensorUnavailableError(f"CUDA_VISIBLE_DEVICES names {word}, which does not say which GPU it is part of.")
+        parents = [gpu.uuid for gpu in ordered if any(one.startswith(word) for one in gpu.instances)]
+        if len(parents) != 1:
+            raise SensorUnavailableError(f"CUDA_VISIBLE_DEVICES names {word}, which is part of no GPU that is here.")
+        return parents[0]
     matches = [gpu.uuid for gpu in ordered if word.startswith("GPU-") and gpu.uuid.startswith(word)]
     return matches[0] if len(matches) == 1 else None

@@ -274,3 +274,69 @@ def test_driver_that_appears_later_is_seen(in_stub: Run) -> None:
 def test_stub_is_what_the_process_loaded(in_stub: Run) -> None:
     assert in_stub("import pynvml; pynvml.nvmlInit(); answer(pynvml.nvmlDeviceGetCount())") == 1
     assert "libnvidia-ml" not in "".join(sys.modules)
+
+
+def test_a_reload_is_survived_by_all_users_of_the_library(in_stub: Run) -> None:
+    """nvidia-container-toolkit#48: the library starts afresh only when its last user has let go."""
+    found = in_stub("""
+        from energyopt.core.units import Seconds
+        from telemetry.detect import detect
+        from telemetry.sampler import Sampler
+        state = nvmlstub.create(path, 2)
+        found = detect("nvml", [gpu.uuid.decode() for gpu in state.gpus[:2]], clock)
+        sampler = Sampler(found.sources, clock, period=Seconds(0.1), statuses=found.statuses)
+        def go(seconds):
+            for _ in range(round(seconds / 0.05)):
+                clock.sleep(0.05)
+                sampler.step()
+        go(5)
+        before = [channel.up for channel in (*sampler.channels, *sampler.devices)]
+        state.epoch += 1
+        go(2)
+        errors = [channel.errors for channel in sampler.channels]
+        go(30)
+        after = [channel.up for channel in (*sampler.channels, *sampler.devices)]
+        joules = [channel.curve.total for channel in sampler.channels]
+        answer([before, errors, after, joules])
+    """)
+    before, errors, after, joules = found
+    assert before == after == [True] * 4
+    assert all(count >= 1 for count in errors)
+    assert joules == [pytest.approx(300.0 * 37, rel=0.02)] * 2
+
+
+def test_two_gpus_of_one_module_are_metered_once(in_stub: Run) -> None:
+    """k8s-test-infra#676, GB200: adding the module's energy once a GPU counts it twice."""
+    found = in_stub("""
+        from telemetry.detect import detect
+        state = nvmlstub.create(path, 3)
+        for index, module in enumerate((5, 5, 6)):
+            gpu = state.gpus[index]
+            gpu.c2c, gpu.module_mw, gpu.module_id = 1, 1_500_000, module
+        found = detect("nvml", ["cuda:0", "cuda:1", "cuda:2"], clock, environment={})
+        answer([[source.sensor.device[:12] for source in found.sources], found.reasons])
+    """)
+    devices, reasons = found
+    assert devices == ["GPU-00000000", "GPU-00000002"]
+    assert any("GPU-00000001" in line and "shares the sensor of GPU-00000000" in line for line in reasons)
+
+
+def test_a_slow_driver_delays_no_other_gpu(in_stub: Run) -> None:
+    """A driver call of 500 ms on one GPU; the other is sampled on its beat."""
+    found = in_stub("""
+        import time
+        from energyopt.core.clock import MonotonicClock
+        from energyopt.core.units import Seconds
+        from telemetry.detect import detect
+        from telemetry.sampler import Sampler
+        state = nvmlstub.create(path, 2)
+        clock = MonotonicClock()
+        found = detect("nvml", [gpu.uuid.decode() for gpu in state.gpus[:2]], clock)
+        state.gpus[0].rc[nvmlstub.CALLS.index("slow_ms")] = 500
+        with Sampler(found.sources, clock, period=Seconds(0.05)) as sampler:
+            time.sleep(1.2)
+            answer([state.gpus[0].count("energy"), state.gpus[1].count("energy"), sampler.channels[1].overruns])
+    """)
+    slow, quick, _ = found
+    assert slow <= 4
+    assert quick >= 15

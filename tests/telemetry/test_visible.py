@@ -48,8 +48,12 @@ def test_an_index_among_several_models_is_ambiguous_unless_ordered_by_bus() -> N
     assert visible_gpus(by_bus, mixed) == ("GPU-slow",)
 
 
-def test_a_mig_instance_without_its_parent_is_refused() -> None:
-    with pytest.raises(SensorUnavailableError, match="which GPU"):
+def test_a_mig_instance_stands_for_its_parent_and_a_foreign_one_is_refused() -> None:
+    """Zeus 0.16: a bare ValueError, or 0 J."""
+    split = GpuIdentity("GPU-mig", "H100", "00000000:04:00.0", ("MIG-0a1b-1", "MIG-0a1b-2"))
+    found = visible_gpus({"CUDA_VISIBLE_DEVICES": "MIG-0a1b-2,GPU-aaaa,MIG-0a1b-1"}, (*GPUS, split))
+    assert found == ("GPU-mig", "GPU-aaaa")
+    with pytest.raises(SensorUnavailableError, match="part of no GPU"):
         visible_gpus({"CUDA_VISIBLE_DEVICES": "MIG-0a1b"}, GPUS)
 
 
