@@ -17,6 +17,7 @@ from statistics import median
 from energyopt.core.results import Source
 from energyopt.core.units import Joules, Seconds, Watts
 
+from .crosscheck import CrossCheck
 from .ports import Sample
 
 MARGIN = 1.5
@@ -68,7 +69,7 @@ class SampleRules:
 
     ``source`` labels what the counter says; integrated spans are INTEGRATED unless the sensor is a model itself.
     ``counts`` tells what was refused or repaired: order, invalid_counter, invalid_power, backward, implausible,
-    resets, rebases, stuck.
+    resets, rebases, stuck, wrong_rate.
     """
 
     def __init__(self, source: Source, max_power: Watts | None) -> None:
@@ -87,8 +88,7 @@ class SampleRules:
         self._suspect: _Suspect | None = None
         self._powers: list[tuple[float, float]] = []
         self._intervals: deque[float] = deque(maxlen=33)
-        self._counted = 0.0
-        self._integrated = 0.0
+        self._check = CrossCheck()
 
     @property
     def tick(self) -> Seconds:
@@ -98,8 +98,8 @@ class SampleRules:
 
     @property
     def crosscheck(self) -> float | None:
-        """Counted over integrated energy where both were known; None before a joule of either."""
-        return self._counted / self._integrated if min(self._counted, self._integrated) > 1.0 else None
+        """Counted over integrated energy where both were known of late; None before a joule of either."""
+        return self._check.ratio
 
     @property
     def power(self) -> Watts | None:
@@ -178,8 +178,11 @@ class SampleRules:
             # Power has booked part of this change already; from here on the counter is trusted again.
             return self._integral(at)
         if len(self._powers) > 1 and self._powers[0][0] == self._edge:
-            self._counted += delta
-            self._integrated += math.fsum(_trapezoid(a, b) for a, b in pairwise(self._powers))
+            integrated = math.fsum(_trapezoid(a, b) for a, b in pairwise(self._powers))
+            if self._check.add(delta, integrated, at - self._edge):
+                self.counts["wrong_rate"] += 1
+            if self._check.distrusted:
+                return self._integral(at)
         return [Booking(Seconds(at), Joules(delta), self._source)]
 
     def _accept(self, at: float, counter: float, gap: float) -> None:

@@ -239,6 +239,31 @@ def test_crosscheck_compares_counter_and_power() -> None:
     assert target.crosscheck == pytest.approx(0.5, rel=0.02)
 
 
+def test_counter_of_a_wrong_rate_is_distrusted_and_power_integrated_instead() -> None:
+    """ROCm/amdsmi#38: the counter ran at another rate than its resolution said. Zeus accepts a factor of nine."""
+    target = feed(curve(), ticking(20, 60, lambda at: 90.0 * at, 300.0))
+    assert target.counts["wrong_rate"] == 1
+    reading = target.window(Seconds(15), Seconds(55))
+    assert reading.joules == pytest.approx(300.0 * 40, rel=0.01)
+    assert reading.source is Source.INTEGRATED
+    assert target.crosscheck == pytest.approx(0.3, rel=0.02)
+
+
+def test_counter_whose_rate_is_right_again_is_trusted_again() -> None:
+    target = feed(curve(), ticking(20, 90, lambda at: 90.0 * min(at, 30.0) + 300.0 * max(0.0, at - 30.0), 300.0))
+    assert target.window(Seconds(20), Seconds(30)).source is Source.INTEGRATED
+    assert target.window(Seconds(60), Seconds(89)).source is Source.COUNTER
+    assert target.window(Seconds(60), Seconds(89)).joules == pytest.approx(300.0 * 29, rel=0.01)
+
+
+@pytest.mark.parametrize(("counted", "watts"), [(37.4, 65.4), (1.0, 4.0)])
+def test_an_idle_sensors_offset_does_not_discredit_its_counter(counted: float, watts: float) -> None:
+    """zeus#181: five seconds idle, 187 J by counter, 327 J by power."""
+    target = feed(curve(), ticking(20, 60, lambda at: counted * at, watts))
+    assert target.counts["wrong_rate"] == 0
+    assert target.window(Seconds(15), Seconds(55)).source is Source.COUNTER
+
+
 def test_memory_is_bounded() -> None:
     target = feed(curve(retention=10.0), ticking(20, 200, lambda at: 300.0 * at, 300.0))
     assert target.points <= 20 * 12
