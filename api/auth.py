@@ -1,4 +1,4 @@
-"""The optional bearer key in front of ``/v1``."""
+"""The optional bearer key in front of ``/v1``, and whose it is."""
 
 from __future__ import annotations
 
@@ -11,15 +11,24 @@ from .errors import UnauthorizedError
 
 
 async def require_key(request: Request, services: ServicesDep) -> None:
-    """Let the request pass when no key is configured or it carries the right one. Raises UnauthorizedError.
+    """Let the request pass when no key is configured or it carries a right one. Raises UnauthorizedError.
 
-    The comparison takes the same time however many characters agree.
+    The comparison takes the same time however many characters agree, and every key is compared.
     """
-    if services.api_key is None:
+    if not services.keys:
         return
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not given.strip():
         raise UnauthorizedError("An API key is required: send it as 'Authorization: Bearer KEY'.")
     # Header text is Latin-1 by definition; the key is compared as the bytes a client would send for it.
-    if not hmac.compare_digest(given.strip().encode("latin-1"), services.api_key.encode("utf-8")):
+    sent = given.strip().encode("latin-1")
+    matches = [tenant for key, tenant in services.keys.items() if hmac.compare_digest(sent, key.encode("utf-8"))]
+    if not matches:
         raise UnauthorizedError("The API key is not correct.")
+    request.state.tenant = matches[0]
+
+
+def tenant_of(request: Request) -> str | None:
+    """The tenant whose key the request carried; None where no key names one. Clients cannot choose it otherwise."""
+    tenant: str | None = getattr(request.state, "tenant", None)
+    return tenant

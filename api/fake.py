@@ -94,12 +94,17 @@ class FakeEnergy:
 class FakeLedger:
     """An EnergyLedger that gives its entries in turn, over and over.
 
-    None is an unmeasured request and ``SensorError`` a failed sensor; ``seen`` keeps the ids asked for.
+    None is an unmeasured request and ``SensorError`` a failed sensor; ``seen`` keeps the ids asked for and ``noted``
+    the tenant and session of every request.
     """
 
     def __init__(self, *entries: FakeEnergy | SensorError | None) -> None:
         self.seen: list[str] = []
+        self.noted: dict[str, tuple[str | None, str | None]] = {}
         self._entries = entries
+
+    def note(self, request_id: str, *, tenant: str | None = None, session: str | None = None) -> None:
+        self.noted[request_id] = (tenant, session)
 
     def request_energy(self, request_id: str) -> FakeEnergy | None:
         entry = self._entries[len(self.seen) % len(self._entries)]

@@ -47,9 +47,13 @@ class RequestEnergy(Protocol):
 class EnergyLedger(Protocol):
     """Answers for the energy of finished requests. Thread-safe.
 
+    ``note`` says whose a request is, before it is submitted; it is quick.
+
     ``request_energy`` may block for a sensor poll, so it is called off the event loop. None: not measured.
     Raises TelemetryError when a sensor fails.
     """
+
+    def note(self, request_id: str, *, tenant: str | None = None, session: str | None = None) -> None: ...
 
     def request_energy(self, request_id: str) -> RequestEnergy | None: ...
 
@@ -73,8 +77,9 @@ class Limits:
 class Services:
     """The bundle. ``model_names`` holds the served name first, then its aliases; ``energy`` is None without a meter.
 
-    ``created`` is the Unix time reported for the model. With ``api_key`` every route under ``/v1`` asks for it.
-    Raises ConfigError without a model name or with an empty key.
+    ``created`` is the Unix time reported for the model. With ``api_key`` or
+    ``tenants`` (tenant by key) every route under ``/v1`` asks for one of the keys. Raises ConfigError without a model
+    name or with an empty key.
     """
 
     engine: ServingEngine
@@ -85,6 +90,7 @@ class Services:
     version: str
     energy: EnergyLedger | None = None
     api_key: str | None = None
+    tenants: Mapping[str, str] = field(default_factory=dict)
     created: int = 0
     limits: Limits = field(default_factory=Limits)
 
@@ -93,8 +99,13 @@ class Services:
             raise ConfigError(
                 f"model_names = {self.model_names!r} is not allowed: at least one non-empty name is needed."
             )
-        if self.api_key == "":
+        if self.api_key == "" or "" in self.tenants:
             raise ConfigError("The API key is empty: give a non-empty key, or none to serve without one.")
+
+    @property
+    def keys(self) -> Mapping[str, str | None]:
+        """Whose each key is; the one of ``api_key`` names no tenant."""
+        return self.tenants if self.api_key is None else {**self.tenants, self.api_key: None}
 
     @property
     def max_model_len(self) -> int:

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from energyopt.core.errors import EnergyoptError
 from engine.output import Output
 
+from .auth import tenant_of
 from .call import Call
 from .errors import problem_of
 from .fanout import Event, fan_out, until_disconnect
@@ -32,6 +33,9 @@ async def answer(request: Request, services: Services, call: Call, shape: Shape)
 
     Raises what the engine raises before the reply begins, or ClientDisconnect.
     """
+    if services.energy is not None:
+        for job in call.jobs:
+            services.energy.note(job.request_id, tenant=tenant_of(request), session=call.session)
     events = fan_out(services.engine, call)
     if not call.stream:
         return await until_disconnect(request.receive, _whole(services, call, shape, events))
@@ -54,7 +58,7 @@ async def _whole(services: Services, call: Call, shape: Shape, events: AsyncGene
             tally.add(index, output)
             outputs[index].append(output)
     energy = await energy_of(services.energy, call)
-    headers = {} if energy is None else {"x-energy-joules": repr(energy.joules)}
+    headers = {} if energy is None else energy.headers
     return Response(shape.reply(outputs, tally.usage(energy)), headers=headers, media_type="application/json")
 
 

@@ -31,6 +31,15 @@ class Energy:
     error: float
     source: str
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """For replies whose headers are sent after the joules are known."""
+        return {
+            "x-energy-joules": repr(self.joules),
+            "x-energy-error-joules": repr(self.error),
+            "x-energy-source": self.source,
+        }
+
 
 class Tally:
     """Counts tokens of one call as its outputs pass. A prompt with several choices counts once."""

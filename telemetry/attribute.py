@@ -16,12 +16,10 @@ from energyopt.core.records import Phase, StepRecord
 from energyopt.core.results import EnergySplit, Scope
 from energyopt.core.units import Joules, Seconds
 
+from .divide import divide
 from .ports import SensorId
 from .timeline import NANOJOULES
 from .weigh import Weigh
-
-WEIGHT_UNITS = 1 << 50
-"""Weights become whole numbers of this resolution, so that the division is exact integer arithmetic."""
 
 EnergyAt = Callable[[Seconds], int]
 """E(t) of one sensor in nanojoules: monotone over the window asked for."""
@@ -110,27 +108,3 @@ def _charge(result: Attribution, step: StepRecord, amount: int, weigh: Weigh) ->
         share = step.shares[part.position]
         result.requests[share.request_id, share.phase] += piece
         result.tiers[part.tier] += piece
-
-
-def divide(amount: int, weights: Sequence[float]) -> list[int]:
-    """Whole parts of ``amount`` >= 0 in proportion to ``weights``, by largest remainder: they sum to it exactly.
-
-    Weights that are all 0 count as equal; without weights there are no parts.
-    """
-    if len(weights) < 2:
-        return [amount] * len(weights)
-    total = sum(weights)
-    if total <= 0:
-        return divide(amount, [1.0] * len(weights))
-    whole = [int(weight / total * WEIGHT_UNITS) for weight in weights]
-    unit = sum(whole)
-    if not unit:
-        return divide(amount, [1.0] * len(weights))
-    parts, rests = [], []
-    for weight in whole:
-        part, rest = divmod(amount * weight, unit)
-        parts.append(part)
-        rests.append(rest)
-    for index in sorted(range(len(parts)), key=rests.__getitem__, reverse=True)[: amount - sum(parts)]:
-        parts[index] += 1
-    return parts

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .account_catalog import ACCOUNT
 from .device_catalog import AGENT, DEVICE
 from .metric import PREFIX, Kind, Metric, own
 
-__all__ = ["AGENT", "CATALOG", "CPU", "DEVICE", "GPU", "PREFIX", "Metric", "SensorMetrics"]
+__all__ = ["ACCOUNT", "AGENT", "CATALOG", "CPU", "DEVICE", "GPU", "PREFIX", "Metric", "SensorMetrics"]
 
 LATENCY = (
     0.001,
@@ -63,7 +64,6 @@ GAPS = (
     80,
 )
 LENGTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000)
-JOULES = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 
 
 def _vllm(name: str, kind: Kind, text: str, *labels: str, buckets: tuple[float, ...] = ()) -> Metric:
@@ -113,17 +113,8 @@ class SensorMetrics:
 GPU = SensorMetrics.of("gpu", "GPU", "gpu_uuid", "scope")
 CPU = SensorMetrics.of("cpu", "CPU domain", "package", "domain")
 
-ATTRIBUTED = own(
-    "attributed_energy_joules_total",
-    "counter",
-    "Energy by what it was spent on; over all phases it sums to the sensors' energy.",
-    "model",
-    "phase",
-    "method",
-)
-REQUEST_ENERGY = own(
-    "request_energy_joules", "histogram", "Energy of finished requests.", "model", "source", buckets=JOULES
-)
+ATTRIBUTED = ACCOUNT.attributed
+REQUEST_ENERGY = ACCOUNT.requests
 
 REQUESTS = own("requests_total", "counter", "Finished requests.", "model", "finish_reason")
 TOKENS = own("tokens_total", "counter", "Tokens by kind: prompt, output.", "model", "kind")
@@ -163,8 +154,7 @@ CATALOG: tuple[Metric, ...] = (
     *CPU.all,
     *DEVICE.all,
     *AGENT.all,
-    ATTRIBUTED,
-    REQUEST_ENERGY,
+    *ACCOUNT,
     REQUESTS,
     TOKENS,
     PROMPT_SOURCE,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from scipy.optimize import nnls
 
 from energyopt.core.records import Phase, StepRecord, StepShare
 
-from .weigh import COMPUTED, ComputeWeight, Part, Weigh, mean_context
+from .weigh import COMPUTED, ComputeWeight, FitReport, Part, Weigh, mean_context
 
 TIERS = ("host", "disk", "shared")
 """Cache tiers that tokens are loaded from; a hit in the device's own pool moves nothing."""
@@ -43,18 +42,6 @@ CALM_ERROR = 0.4
 """A fit in use is given up above this only: a label that flickers helps nobody."""
 
 Vector = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class FitReport:
-    """How well the model tells the steps. ``error`` is that of predictions made before each step was learned:
-    sum of |predicted - measured| over sum of measured, over about the last MEMORY_STEPS; None before any."""
-
-    trusted: bool
-    steps: int
-    prefill_steps: int
-    error: float | None
-    seconds: dict[str, float]
 
 
 class CostModel:

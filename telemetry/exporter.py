@@ -13,6 +13,7 @@ from energyopt.core.records import RequestRecord
 from energyopt.core.results import Scope
 
 from . import catalog
+from .account_metrics import AccountCollector
 from .catalog import Metric, SensorMetrics
 from .device_metrics import device_families, device_powers
 from .families import Values, family
@@ -20,8 +21,6 @@ from .meter import Meter
 from .sampler import Channel, Sampler
 from .serving_metrics import ServingMetrics, StatsView
 
-METHOD = "compute_weight"
-"""How attributed energy was divided: see attribute.ComputeWeight."""
 REPAIRED = ("resets", "rebases", "stuck")
 """Counts of a curve that are repairs; the others are refused readings."""
 
@@ -36,13 +35,15 @@ class Exporter:
         self._meter = meter
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(SensorCollector(meter.sampler))
-        self._registry.register(AccountCollector(meter, model))
+        self._registry.register(AccountCollector(meter.ledger, model))
         self.serving = ServingMetrics(self._registry, model, stats)
 
     def observe_request(self, record: RequestRecord) -> None:
         """Count a finished request with the joules its recorded steps took so far; calls no driver."""
-        self._meter.ledger.settle()
-        self.serving.observe_request(record, self._meter.ledger.request_energy(record.request_id))
+        ledger = self._meter.ledger
+        ledger.settle()
+        tenant = ledger.owner(record.request_id).tenant
+        self.serving.observe_request(record, ledger.request_energy(record.request_id), tenant)
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """The page and its content type, in the format that the ``Accept`` header prefers."""
@@ -65,24 +66,6 @@ class SensorCollector(Collector):
         yield from _sensors(catalog.GPU, [one for one in channels if not _on_cpu(one)], device_powers(devices))
         yield from _sensors(catalog.CPU, [one for one in channels if _on_cpu(one)], {})
         yield from device_families(devices)
-
-
-class AccountCollector(Collector):
-    """Series of the energy attributed so far."""
-
-    def __init__(self, meter: Meter, model: str) -> None:
-        self._meter = meter
-        self._model = model
-
-    def describe(self) -> Iterator[Family]:
-        """Nothing: registering must not settle the account."""
-        return iter(())
-
-    def collect(self) -> Iterator[Family]:
-        totals = self._meter.totals()
-        if totals is not None:
-            phases = totals.model_dump()
-            yield family(catalog.ATTRIBUTED, {(self._model, phase, METHOD): value for phase, value in phases.items()})
 
 
 def _sensors(metrics: SensorMetrics, channels: Sequence[Channel], powers: Values) -> Iterator[Family]:

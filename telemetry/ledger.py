@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 
 from energyopt.core.errors import SensorError
-from energyopt.core.records import Phase, StepRecord
+from energyopt.core.records import StepRecord
 from energyopt.core.results import EnergySplit, EnergyTotal, Source
 from energyopt.core.units import Joules, Seconds
 
-from .attribute import Attribution, attribute, runs_on
+from .attribute import attribute, runs_on
+from .book import Book
 from .curve import EnergyCurve
+from .idle import IdlePolicy, SeparateIdle
+from .owners import MAX_REQUESTS, Owner, OwnerBook
 from .timeline import NANOJOULES
 from .weigh import ComputeWeight, Weigh
 
@@ -22,8 +25,8 @@ MAX_PENDING = 50_000
 """Steps kept while a sensor is silent; older ones are dropped and their energy counts as idle."""
 SETTLE_EVERY = 256
 """Steps between settlements when nobody asks."""
-MAX_REQUESTS = 16_384
-"""Requests whose energy is remembered, newest use last."""
+MAX_SESSIONS = 4_096
+"""Sessions whose energy is remembered, newest use last."""
 IDLE_AFTER = Seconds(30.0)
 """Time without a step is settled as idle this long after it passed: no step is expected to last longer."""
 
@@ -45,32 +48,50 @@ class _Account:
     until: Seconds | None = None
     energy: int = 0
     pending: deque[StepRecord] = field(default_factory=deque)
-    idle: int = 0
-    overhead: int = 0
-    phases: dict[Phase, int] = field(default_factory=lambda: dict.fromkeys(Phase, 0))
+    book: Book = field(default_factory=Book)
     requests: OrderedDict[str, _Usage] = field(default_factory=OrderedDict)
 
 
 class Ledger:
-    """Attributes the energy of all sensors to requests and phases, incrementally and in bounded memory.
+    """Attributes the energy of all sensors to requests, phases and owners, incrementally and in bounded memory.
 
     ``record`` takes each step once, when it ended. A step that is recorded after time of its own was settled (two
     engines on one device) keeps only the part that is not; ``late`` counts them, and conservation holds regardless.
-    Thread-safe.
+    ``tenants`` are the labels that owners may have; ``idle`` says whose the energy of idle time is. Thread-safe.
     """
 
-    def __init__(self, curves: Sequence[EnergyCurve], weigh: Weigh | None = None) -> None:
+    def __init__(
+        self,
+        curves: Sequence[EnergyCurve],
+        weigh: Weigh | None = None,
+        *,
+        idle: IdlePolicy | None = None,
+        tenants: Iterable[str] = (),
+    ) -> None:
         self._accounts = [_Account(curve) for curve in curves]
-        self._weigh = weigh or ComputeWeight()
+        self.weigh = weigh or ComputeWeight()
+        self.idle: IdlePolicy = idle or SeparateIdle()
+        self._owners = OwnerBook(tenants)
+        self._sessions: OrderedDict[Owner, int] = OrderedDict()
         self._lock = RLock()
         self._recorded = 0
         self.late = 0
         self.dropped = 0
 
+    def note(self, request_id: str, *, tenant: str | None = None, session: str | None = None) -> None:
+        """Say whose a request is, before its first step. A tenant that is not known is OTHER; none is ANONYMOUS."""
+        with self._lock:
+            self._owners.note(request_id, tenant, session)
+
+    def owner(self, request_id: str) -> Owner:
+        """Whose a request is, as noted."""
+        with self._lock:
+            return self._owners.of(request_id)
+
     def record(self, step: StepRecord) -> None:
         """Take a finished step."""
         with self._lock:
-            self._weigh.observe(step)
+            self.weigh.observe(step)
             for account in self._accounts:
                 if not runs_on(step, account.curve.sensor):
                     continue
@@ -92,20 +113,36 @@ class Ledger:
             for account in self._accounts:
                 self._settle(account)
 
+    @property
+    def measured(self) -> bool:
+        """True if there is a sensor at all."""
+        return bool(self._accounts)
+
     def split(self) -> EnergySplit | None:
         """Joules by purpose since the beginning, over all sensors, as far as settled; None without sensors."""
         with self._lock:
             if not self._accounts:
                 return None
-            total = Attribution()
+            return self.book().split().split()
+
+    def book(self) -> Book:
+        """A copy of what is settled so far, over all sensors."""
+        with self._lock:
+            total = Book()
             for account in self._accounts:
-                total.add(_totals(account))
-            return total.split()
+                total.add(account.book)
+            return total
+
+    def session_energy(self, tenant: str, session: str) -> Joules | None:
+        """Joules settled for one tenant's session over all its requests; None if it is not remembered."""
+        with self._lock:
+            amount = self._sessions.get(Owner(tenant, session))
+            return None if amount is None else Joules(amount / NANOJOULES)
 
     def settled(self) -> int:
         """Nanojoules attributed so far, over all sensors."""
         with self._lock:
-            return sum(_totals(account).total for account in self._accounts)
+            return sum(account.book.total for account in self._accounts)
 
     def request_energy(self, request_id: str) -> EnergyTotal | None:
         """Joules of one request so far, with the part that is not settled yet told by the last power.
@@ -141,7 +178,7 @@ class Ledger:
         start = span[0] if account.until is None else account.until
         if start < span[0]:
             # Nobody asked for longer than the curve remembers: what passed is known in sum only.
-            account.idle += account.curve.nanojoules(span[0]) - account.energy
+            account.book.rest(account.curve.nanojoules(span[0]) - account.energy, self.idle)
             account.until = start = span[0]
             account.energy = account.curve.nanojoules(span[0])
         # What a running step uses is known when it ends: do not call it idle before.
@@ -149,15 +186,22 @@ class Ledger:
         end = Seconds(min(span[1], max(newest, span[1] - IDLE_AFTER)))
         if end <= start:
             return
-        result = attribute(account.curve.nanojoules, list(account.pending), start, end, self._weigh)
-        account.idle += result.idle
-        account.overhead += result.overhead
-        for (request_id, phase), amount in result.requests.items():
-            account.phases[phase] += amount
+        result = attribute(account.curve.nanojoules, list(account.pending), start, end, self.weigh)
+        account.book.charge(result, self.weigh.method, self._owners.of, self.idle)
+        for (request_id, _), amount in result.requests.items():
             if request_id in account.requests:
                 account.requests[request_id].nanojoules += amount
+            self._credit(self._owners.of(request_id), amount)
         account.until, account.energy = end, account.curve.nanojoules(end)
         account.pending = deque(step for step in account.pending if step.end > end)
+
+    def _credit(self, owner: Owner, amount: int) -> None:
+        if owner.session is None:
+            return
+        self._sessions[owner] = self._sessions.get(owner, 0) + amount
+        self._sessions.move_to_end(owner)
+        while len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
 
     def _usage(self, account: _Account, request_id: str) -> EnergyTotal:
         usage, curve = account.requests[request_id], account.curve
@@ -169,7 +213,7 @@ class Ledger:
         waiting = [step for step in account.pending if step.end > start]
         if waiting:
             end = Seconds(max(step.end for step in waiting))
-            rest = attribute(curve.provisional_nanojoules, waiting, start, end, self._weigh)
+            rest = attribute(curve.provisional_nanojoules, waiting, start, end, self.weigh)
             amount += sum(part for (of, _), part in rest.requests.items() if of == request_id)
         first, last = Seconds(max(span[0], usage.first)), Seconds(usage.last)
         whole = curve.provisional(first, last)
@@ -188,8 +232,3 @@ def _sum(usages: Sequence[EnergyTotal]) -> EnergyTotal | None:
         error=Joules(math.fsum(usage.error for usage in usages)),
         sources=tuple(source for source in Source if any(source in usage.sources for usage in usages)),
     )
-
-
-def _totals(account: _Account) -> Attribution:
-    by_phase = defaultdict(int, {("", phase): amount for phase, amount in account.phases.items()})
-    return Attribution(account.idle, account.overhead, by_phase)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 from energyopt.core.clock import Clock
@@ -13,6 +13,7 @@ from energyopt.core.units import Seconds
 
 from .attribute import Attribution, attribute, runs_on
 from .device_channel import DeviceChannel
+from .idle import IdlePolicy
 from .ledger import Ledger
 from .ports import PowerSource, StatusSource
 from .sampler import PERIOD, Channel, Sampler
@@ -39,13 +40,16 @@ class Meter:
         weigh: Weigh | None = None,
         period: Seconds = PERIOD,
         statuses: Sequence[StatusSource] = (),
+        idle: IdlePolicy | None = None,
+        tenants: Iterable[str] = (),
     ) -> None:
         self._clock = clock
         self._found = tuple(reasons)
         self._missing: dict[str, str] = {}
         self._weigh = weigh or ComputeWeight()
         self.sampler = Sampler(sources, clock, period=period, statuses=statuses)
-        self.ledger = Ledger([channel.curve for channel in self.channels], self._weigh)
+        curves = [channel.curve for channel in self.channels]
+        self.ledger = Ledger(curves, self._weigh, idle=idle, tenants=tenants)
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -110,6 +114,10 @@ class Meter:
             here = [step for step in steps if runs_on(step, channel.curve.sensor)]
             total.add(attribute(channel.curve.nanojoules, here, start, end, self._weigh))
         return total.split()
+
+    def note(self, request_id: str, *, tenant: str | None = None, session: str | None = None) -> None:
+        """Say whose a request is, before its first step (see Ledger.note)."""
+        self.ledger.note(request_id, tenant=tenant, session=session)
 
     def record(self, step: StepRecord) -> None:
         """Book a finished step for ``request_energy`` and the totals."""

@@ -13,8 +13,10 @@ from energyopt.core.records import FinishReason, RequestRecord
 from energyopt.core.results import EnergyTotal
 
 from . import catalog
+from .account_catalog import ACCOUNT
 from .catalog import Metric
 from .families import family
+from .owners import ANONYMOUS
 
 ENGINE = "0"
 """vLLM numbers its engines; this service has one."""
@@ -51,18 +53,20 @@ class ServingMetrics:
     def __init__(self, registry: CollectorRegistry, model: str, stats: Callable[[], StatsView] | None = None) -> None:
         self._model = model
         self._requests = _counter(registry, catalog.REQUESTS)
-        self._energy = _histogram(registry, catalog.REQUEST_ENERGY)
+        self._energy = _histogram(registry, ACCOUNT.requests)
         self._success = _counter(registry, catalog.VLLM_SUCCESS)
         self._own = {metric: _histogram(registry, metric) for metric in (catalog.TTFT, catalog.ITL, catalog.E2E)}
         self._vllm = {metric: _histogram(registry, metric) for metric in _VLLM_HISTOGRAMS}
         if stats is not None:
             registry.register(StatsCollector(model, stats))
 
-    def observe_request(self, record: RequestRecord, energy: EnergyTotal | None = None) -> None:
+    def observe_request(
+        self, record: RequestRecord, energy: EnergyTotal | None = None, tenant: str = ANONYMOUS
+    ) -> None:
         """Count a finished request; a latency that it does not have is not observed."""
         self._requests.labels(self._model, record.finish_reason.value).inc()
         if energy is not None:
-            self._energy.labels(self._model, energy.label).observe(energy.joules)
+            self._energy.labels(self._model, tenant, energy.label).observe(energy.joules)
         if record.finish_reason is FinishReason.ERROR:
             return
         self._success.labels(self._model, ENGINE, record.finish_reason.value).inc()

@@ -7,6 +7,7 @@ its joules are shown. The fitted rule is in ``cost_model``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from energyopt.core.records import StepRecord, StepShare
@@ -31,6 +32,21 @@ class Part(NamedTuple):
     weight: float
 
 
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """How well the fitted model tells the steps.
+
+    ``error`` is that of predictions made before each step was learned: sum of |predicted - measured| over sum of
+    measured, over the steps that the model remembers; None before any. ``seconds`` is by term.
+    """
+
+    trusted: bool
+    steps: int
+    prefill_steps: int
+    error: float | None
+    seconds: dict[str, float]
+
+
 class Weigh(Protocol):
     """Weights of the shares of a step, in any unit. Thread-safe: an account may weigh while steps are observed."""
 
@@ -41,6 +57,10 @@ class Weigh(Protocol):
 
     def observe(self, step: StepRecord) -> None:
         """Learn from a finished step, or do nothing."""
+        ...
+
+    def report(self) -> FitReport | None:
+        """What was learned so far; None for a rule that learns nothing."""
         ...
 
     def __call__(self, shares: Sequence[StepShare]) -> list[Part]:
@@ -61,6 +81,9 @@ class ComputeWeight:
 
     def observe(self, step: StepRecord) -> None:
         """Nothing to learn."""
+
+    def report(self) -> FitReport | None:
+        return None
 
     def of(self, share: StepShare) -> float:
         """The weight of one share."""

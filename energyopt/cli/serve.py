@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from api.keys import read_keys
 from energyopt.compose.service import ServeRequest, run_service
 from energyopt.core.config import EngineConfig, PowerConfig, parse_config
+from energyopt.core.errors import ConfigError
 from energyopt.core.units import parse_bytes, parse_hertz, parse_watts
 
 from .output import message_console
@@ -19,6 +22,9 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     served_model_name: Annotated[str | None, typer.Option(help="Name in the API; default: the model's.")] = None,
     api_key: Annotated[str | None, typer.Option(envvar="ENERGYOPT_API_KEY", help="Clients must send it.")] = None,
+    api_keys: Annotated[
+        Path | None, typer.Option(help="File of lines 'TENANT KEY': energy is told by tenant in /metrics.")
+    ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where the engine runs.")] = "auto",
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="Weights.")] = "auto",
     kernels: Annotated[Literal["auto", "reference"], typer.Option(help="Operator implementations.")] = "auto",
@@ -36,6 +42,13 @@ def serve(
     meter: Annotated[
         Literal["auto", "nvml", "rapl", "estimated", "none"], typer.Option(help="Where joules come from.")
     ] = "auto",
+    idle_energy: Annotated[
+        Literal["separate", "share", "reservation"],
+        typer.Option(help="Who answers for idle joules: nobody, tenants by use, or tenants by --reservation."),
+    ] = "separate",
+    reservation: Annotated[
+        list[str] | None, typer.Option(help="TENANT=SHARE of the machine, such as search=0.5; repeat for several.")
+    ] = None,
     power_cap: Annotated[str | None, typer.Option(help="Cap of each device, such as 300W; put back at exit.")] = None,
     sm_clock: Annotated[str | None, typer.Option(help="SM clock of each device, such as 1.2GHz; put back.")] = None,
 ) -> None:
@@ -65,6 +78,28 @@ def serve(
         cap=None if power_cap is None else parse_watts(power_cap),
         sm_clock=None if sm_clock is None else parse_hertz(sm_clock),
     )
-    request = ServeRequest(engine=engine, power=power, host=host, port=port, api_key=api_key, meter=meter)
+    request = ServeRequest(
+        engine=engine,
+        power=power,
+        host=host,
+        port=port,
+        api_key=api_key,
+        tenants={} if api_keys is None else read_keys(api_keys),
+        meter=meter,
+        idle_energy=idle_energy,
+        reservations=_shares(reservation or []),
+    )
     console = message_console()
     run_service(request, notify=lambda line: console.print(line, markup=False, soft_wrap=True))
+
+
+def _shares(entries: list[str]) -> dict[str, float]:
+    """``["a=0.5"]`` -> ``{"a": 0.5}``. Raises ConfigError; whether the shares are allowed is the policy's to say."""
+    shares: dict[str, float] = {}
+    for entry in entries:
+        tenant, _, share = entry.partition("=")
+        try:
+            shares[tenant] = float(share)
+        except ValueError as error:
+            raise ConfigError(f"--reservation {entry!r} is not allowed: expected TENANT=SHARE.") from error
+    return shares

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from energyopt.core.clock import Clock, MonotonicClock
@@ -13,6 +13,7 @@ from engine.front import EngineFront
 from engine.models import LoadedModel, load_model
 from engine.runner import TorchRunner
 from telemetry.cost_model import FittedWeight
+from telemetry.idle import IdlePolicy
 from telemetry.meter import Meter
 from tuner.evaluators.client import EngineClient
 from tuner.load import Message
@@ -67,8 +68,10 @@ class LoadedEngine:
         return RunningEngine(self.loaded, front, self.meter)
 
 
-def load_engine(config: EngineConfig, meter_kind: str) -> LoadedEngine:
-    """Load the model and find the meter of its devices.
+def load_engine(
+    config: EngineConfig, meter_kind: str, *, idle: IdlePolicy | None = None, tenants: Iterable[str] = ()
+) -> LoadedEngine:
+    """Load the model and find the meter of its devices; ``idle`` and ``tenants`` are for its account.
 
     Raises ModelError, ConfigError, OutOfMemoryError, SensorUnavailableError.
     """
@@ -76,7 +79,7 @@ def load_engine(config: EngineConfig, meter_kind: str) -> LoadedEngine:
     loaded = load_model(config)
     runner = TorchRunner(loaded, config, clock)
     found = find_meter(meter_kind, runner.devices, clock)
-    meter = Meter(found.sources, clock, found.reasons, weigh=FittedWeight())
+    meter = Meter(found.sources, clock, found.reasons, weigh=FittedWeight(), idle=idle, tenants=tenants)
     return LoadedEngine(config, loaded, runner, meter, clock)
 
 

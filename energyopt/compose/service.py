@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from pydantic import Field
+
 from api.app import create_app
 from api.serve import bind, serve
 from api.services import Services
@@ -14,22 +16,27 @@ from energyopt.core.errors import RequestError
 from energyopt.core.records import StepRecord
 from energyopt.core.units import format_si
 from telemetry.exporter import Exporter
+from telemetry.idle import idle_policy
 
-from .meters import device_identities, power_controller
+from .meters import device_identities
+from .power import power_controller, put_back_left
 from .rig import RunningEngine, load_engine
 
 Notify = Callable[[str], None]
 
 
 class ServeRequest(Config):
-    """What ``energyopt serve`` was asked."""
+    """What ``energyopt serve`` was asked. ``tenants`` maps keys to tenants, ``reservations`` tenants to shares."""
 
     engine: EngineConfig
     power: PowerConfig = PowerConfig()
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
+    tenants: Mapping[str, str] = Field(default_factory=dict)
     meter: str = "auto"
+    idle_energy: str = "separate"
+    reservations: Mapping[str, float] = Field(default_factory=dict)
 
 
 def run_service(request: ServeRequest, notify: Notify) -> None:
@@ -39,10 +46,9 @@ def run_service(request: ServeRequest, notify: Notify) -> None:
     """
     with bind(request.host, request.port) as listener:
         devices = device_identities(request.engine.device)
-        limiter = power_controller(devices)
-        for line in limiter.recover():
+        for line in put_back_left():
             notify(line)
-        with limiter.applied(request.power):
+        with power_controller(devices).applied(request.power):
             notify(f"loading {request.engine.model} ...")
             service = _Service(request)
             try:
@@ -80,7 +86,8 @@ class _Service:
     """The running engine with its metrics page."""
 
     def __init__(self, request: ServeRequest) -> None:
-        ready = load_engine(request.engine, request.meter)
+        idle = idle_policy(request.idle_energy, request.reservations)
+        ready = load_engine(request.engine, request.meter, idle=idle, tenants=request.tenants.values())
         self._request = request
         self._exporter = Exporter(ready.meter, ready.loaded.name, lambda: self.engine.front.stats())
         self.engine: RunningEngine = ready.start(_ignore_step, self._exporter.observe_request)
@@ -97,6 +104,7 @@ class _Service:
             version=__version__,
             energy=meter if meter.channels else None,
             api_key=self._request.api_key,
+            tenants=self._request.tenants,
             created=int(time.time()),
         )
 

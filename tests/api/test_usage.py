@@ -36,6 +36,13 @@ async def test_a_measured_request(in_process: Any, body: dict[str, Any]) -> None
     assert header == (None if body else "2.5")
 
 
+async def test_headers_say_source_and_error_too(in_process: Any) -> None:
+    async with in_process(energy=FakeLedger(ESTIMATED)) as http:
+        reply = await http.post("/v1/completions", json={"prompt": "abc", "max_tokens": 1})
+    sent = {name: value for name, value in reply.headers.items() if name.startswith("x-energy")}
+    assert sent == {"x-energy-joules": "1.5", "x-energy-error-joules": "0.5", "x-energy-source": "estimated"}
+
+
 @pytest.mark.parametrize("body", [{}, STREAMED])
 async def test_several_requests_are_summed_and_their_sources_named(in_process: Any, body: dict[str, Any]) -> None:
     ledger = FakeLedger(ESTIMATED, COUNTED, FakeEnergy(1.0, 0.25, "integrated+estimated"))

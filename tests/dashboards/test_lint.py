@@ -145,7 +145,11 @@ def test_boards_that_take_each_others_place_are_found() -> None:
             "J",
             {"model"},
         ),
-        ("rate(energyopt_request_energy_joules_count[1m])", "req/s", {"model", "source", "cluster", "job", "instance"}),
+        (
+            "rate(energyopt_request_energy_joules_count[1m])",
+            "req/s",
+            {"model", "tenant", "source", "cluster", "job", "instance"},
+        ),
         ("max_over_time(energyopt_gpu_power_watts[5m]) > 3", "J/s", None),
         ("vector(0.5)", "?", set()),
     ],

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from energyopt.core.records import Phase, StepRecord, StepShare
 from energyopt.core.results import Scope, Source
 from energyopt.core.units import Joules, Seconds
-from telemetry.attribute import attribute, divide, runs_on
+from telemetry.attribute import attribute, runs_on
 from telemetry.curve import EnergyCurve
+from telemetry.divide import divide
 from telemetry.ports import Sample, SensorId
 from telemetry.weigh import ComputeWeight
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -18,6 +18,7 @@ from energyopt.core.results import EnergyTotal, Scope, Source
 from energyopt.core.units import Joules, Seconds
 from telemetry.agent_metrics import AgentCollector, ChunkCounts, CollectorHealth
 from telemetry.catalog import CATALOG, PREFIX
+from telemetry.cost_model import FittedWeight
 from telemetry.exporter import Exporter
 from telemetry.fake import FakeSource
 from telemetry.fake_status import FakeStatus
@@ -73,8 +74,8 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def running(clock: FakeClock, *sources: FakeSource, seconds: float = 5.0, statuses: Sequence[FakeStatus] = ()) -> Meter:
-    meter = Meter(sources, clock, statuses=statuses)
+def running(clock: FakeClock, *sources: FakeSource, seconds: float = 5.0, **options: Any) -> Meter:
+    meter = Meter(sources, clock, **options)
     for _ in range(round(seconds / 0.05)):
         clock.advance(0.05)
         meter.sampler.step()
@@ -189,8 +190,9 @@ def test_attributed_energy_sums_to_the_sensor(clock: FakeClock) -> None:
     meter.record(StepRecord(Seconds(1), Seconds(4), ("GPU-fake",), (share,)))
     found = page(Exporter(meter, "m"))
     parts = {
-        phase: found[at("energyopt_attributed_energy_joules_total", model="m", phase=phase, method="compute_weight")]
-        for phase in ("prefill", "decode", "idle", "overhead")
+        dict(labels)["phase"]: value
+        for (name, labels), value in found.items()
+        if name == "energyopt_attributed_energy_joules_total"
     }
     assert parts["decode"] == pytest.approx(900.0)
     curve = meter.channels[0].curve
@@ -213,7 +215,8 @@ def test_requests_under_own_and_vllm_names(clock: FakeClock) -> None:
     assert found[at("vllm:e2e_request_latency_seconds_sum", **vllm)] == pytest.approx(2.0)
     assert found[at("vllm:request_time_per_output_token_seconds_sum", **vllm)] == pytest.approx(0.75)
     assert found[at("vllm:request_generation_tokens_sum", **vllm)] == 3
-    assert found[at("energyopt_request_energy_joules_sum", model="m", source="counter+integrated")] == 12.0
+    labels = {"model": "m", "tenant": "anonymous", "source": "counter+integrated"}
+    assert found[at("energyopt_request_energy_joules_sum", **labels)] == 12.0
 
 
 def test_a_finished_request_brings_its_own_energy_without_a_driver_call(clock: FakeClock) -> None:
@@ -224,7 +227,8 @@ def test_a_finished_request_brings_its_own_energy_without_a_driver_call(clock: F
     exporter, reads = Exporter(meter, "m"), source.reads
     exporter.observe_request(RECORD)
     assert source.reads == reads
-    assert page(exporter)[at("energyopt_request_energy_joules_sum", model="m", source="counter")] == 600.0
+    labels = {"model": "m", "tenant": "anonymous", "source": "counter"}
+    assert page(exporter)[at("energyopt_request_energy_joules_sum", **labels)] == 600.0
 
 
 def test_a_failed_request_is_counted_but_has_no_latency(clock: FakeClock) -> None:
@@ -263,7 +267,10 @@ def test_openmetrics_is_served_to_who_asks_and_parses(clock: FakeClock) -> None:
 
 def test_everything_published_is_in_the_catalogue(clock: FakeClock) -> None:
     sensors = (FakeSource(clock), FakeSource(clock, sensor=SensorId("cpu:0", Scope.DRAM)))
-    exporter = Exporter(running(clock, *sensors, statuses=[FakeStatus(clock)]), "m", Stats)
+    weigh = FittedWeight()
+    for _ in range(100):
+        weigh.observe(StepRecord(Seconds(0), Seconds(1), ("GPU-fake",), (StepShare("a", Phase.DECODE, 1, 0),)))
+    exporter = Exporter(running(clock, *sensors, statuses=[FakeStatus(clock)], weigh=weigh), "m", Stats)
     exporter.serving.observe_request(RECORD, EnergyTotal(joules=Joules(1), error=Joules(0), sources=(Source.COUNTER,)))
     text, _ = exporter.render()
     agent = CollectorRegistry()

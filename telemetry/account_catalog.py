@@ -1,0 +1,45 @@
+"""Metrics of who used the energy. Part of the catalogue. Labels are bounded: tenants are the configured ones."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .metric import Metric, own
+
+JOULES = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
+
+
+class AccountMetrics(NamedTuple):
+    """Families of the account. ``tenant`` is "nobody" for energy that no tenant answers for."""
+
+    attributed: Metric = own(
+        "attributed_energy_joules_total",
+        "counter",
+        "Energy by what it was spent on; over all phases and tenants it sums to the sensors' energy.",
+        *("model", "tenant", "phase", "method"),
+    )
+    tiers: Metric = own(
+        "request_energy_by_tier_joules_total",
+        "counter",
+        "Energy of requests by computing and by the cache tier tokens came from; sums to prefill and decode.",
+        *("model", "tier"),
+    )
+    requests: Metric = own(
+        "request_energy_joules",
+        "histogram",
+        "Energy of finished requests.",
+        *("model", "tenant", "source"),
+        buckets=JOULES,
+    )
+    fit_error: Metric = own(
+        "cost_model_error_ratio",
+        "gauge",
+        "Mean error of the step times that the cost model predicts, over the time predicted.",
+        "model",
+    )
+    fit_trusted: Metric = own(
+        "cost_model_trusted", "gauge", "1 while energy is divided by the fitted cost model.", "model"
+    )
+
+
+ACCOUNT = AccountMetrics()
