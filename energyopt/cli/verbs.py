@@ -34,6 +34,7 @@ VERBS = (
     Verb(("accuracy", "mlenergy"), "energyopt.cli.accuracy", "mlenergy", "Errors on a table of J/token and tok/s."),
     Verb(("accuracy", "cap-sweep"), "energyopt.cli.accuracy", "cap_sweep", "Errors on a power-cap sweep."),
     Verb(("accuracy", "page"), "energyopt.cli.accuracy", "page", "Write the page of all errors."),
+    Verb(("workload", "describe"), "energyopt.cli.workload", "describe", "What a recorded workload is like."),
     Verb(("studies", "list"), "energyopt.cli.studies", "list_studies", "The newest studies."),
     Verb(("studies", "show"), "energyopt.cli.studies", "show", "One study: result, plot and every trial."),
     Verb(("studies", "resume"), "energyopt.cli.resume", "resume", "Go on with an interrupted or killed study."),
@@ -45,6 +46,7 @@ VERBS = (
 )
 
 GROUPS = {
+    "workload": "Recorded and generated workloads.",
     "studies": "Studies in the database.",
     "accuracy": "How far the simulator is from published measurements.",
     "dashboards": "Grafana boards and Prometheus rules.",

@@ -7,35 +7,17 @@ sessions of one seed share their system prompt, which is what a prefix cache is 
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass
 
 from energyopt.core.errors import ConfigError
 from energyopt.core.workload import Session, Turn, Workload
 
+from .lengths import Lengths
 from .words import ADJECTIVES, NOUNS, OPENERS, VERBS
 
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """A log-normal length with bounds: ``median``, ``spread`` (sigma of the logarithm), clipped to [low, high]."""
-
-    median: int
-    spread: float
-    low: int
-    high: int
-
-    def __post_init__(self) -> None:
-        if not (1 <= self.low <= self.median <= self.high and self.spread >= 0):
-            raise ConfigError(
-                f"Lengths need 1 <= low <= median <= high and spread >= 0; got low {self.low}, median {self.median}, "
-                f"high {self.high}, spread {self.spread}."
-            )
-
-    def draw(self, rng: random.Random) -> int:
-        drawn = round(self.median * math.exp(rng.gauss(0.0, self.spread)))
-        return min(self.high, max(self.low, drawn))
+_USER = Lengths(median=40, spread=0.6, low=8, high=200)
+_ANSWER = Lengths(median=48, spread=0.5, low=8, high=128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +29,8 @@ class ChatShape:
 
     system_words: int = 120
     systems: int = 1
-    user: Lengths = Lengths(median=40, spread=0.6, low=8, high=200)
-    answer: Lengths = Lengths(median=48, spread=0.5, low=8, high=128)
+    user: Lengths = _USER
+    answer: Lengths = _ANSWER
     turns: tuple[int, int] = (2, 4)
 
     def __post_init__(self) -> None:

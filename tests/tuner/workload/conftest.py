@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tuner.workload.mooncake import read_mooncake
+from tuner.workload.trace import Trace
+
 TRACES = Path(__file__).parents[4] / "shared" / "data" / "traces"
 
 
@@ -32,3 +35,9 @@ def jsonl(tmp_path: Path) -> Rows:
         return path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def conversation(traces: Path) -> Trace:
+    """The public Mooncake conversation trace, read once."""
+    return read_mooncake(traces / "mooncake" / "conversation_trace.jsonl")

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from energyopt.core.errors import ConfigError
 from energyopt.core.workload import Workload
-from tuner.workload.chat import ChatShape, Lengths, chat_workload
+from tuner.workload.chat import ChatShape, chat_workload
+from tuner.workload.lengths import Lengths
 
 
 def texts(workload: Workload) -> list[str]:
@@ -20,7 +21,7 @@ def texts(workload: Workload) -> list[str]:
 
 
 @given(st.integers(0, 2**31), st.integers(1, 20))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_equal_arguments_give_an_equal_workload(seed: int, sessions: int) -> None:
     first = chat_workload(seed, sessions=sessions)
     assert first == chat_workload(seed, sessions=sessions)
@@ -29,7 +30,7 @@ def test_equal_arguments_give_an_equal_workload(seed: int, sessions: int) -> Non
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_two_seeds_share_no_prompt_not_even_its_beginning(one: int, other: int) -> None:
     if one == other:
         return

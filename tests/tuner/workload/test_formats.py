@@ -54,7 +54,7 @@ def test_a_bad_azure_row_is_named_or_counted(tmp_path: Path, line: str, words: l
     assert (len(trace.sessions), len(trace.skipped)) == (2, 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 9999), st.integers(0, 999)), min_size=1, max_size=9))
 def test_azure_round_trip(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int, int]]) -> None:
     start = min(tick for tick, _, _ in rows)
@@ -102,7 +102,7 @@ def conversations(draw: st.DrawFn) -> Trace:
     return Trace("t", tuple(sessions))
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(conversations())
 def test_conversations_round_trip(tmp_path_factory: pytest.TempPathFactory, trace: Trace) -> None:
     folder = tmp_path_factory.mktemp("talk")

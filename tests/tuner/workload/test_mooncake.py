@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from energyopt.core.errors import ConfigError
 from tuner.workload.mooncake import read_mooncake, write_mooncake
-from tuner.workload.trace import DERIVED_IDS
+from tuner.workload.trace import DERIVED_IDS, Trace
 
 Rows = Callable[..., Path]
 
@@ -118,7 +118,7 @@ def file_rows(draw: st.DrawFn) -> list[dict[str, object]]:
     return rows
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(file_rows())
 def test_what_is_written_is_what_was_read(tmp_path_factory: pytest.TempPathFactory, rows: list[object]) -> None:
     folder = tmp_path_factory.mktemp("trip")
@@ -130,7 +130,7 @@ def test_what_is_written_is_what_was_read(tmp_path_factory: pytest.TempPathFacto
     assert read_mooncake(second, block_tokens=BLOCK) == trace
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.one_of(st.text(max_size=40), st.binary(max_size=40)), max_size=5))
 def test_no_bytes_do_harm(tmp_path_factory: pytest.TempPathFactory, lines: list[str | bytes]) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "f.jsonl"
@@ -140,8 +140,8 @@ def test_no_bytes_do_harm(tmp_path_factory: pytest.TempPathFactory, lines: list[
     assert read_mooncake(path, skip_bad=True).sessions == ()
 
 
-def test_the_public_trace(traces: Path) -> None:
-    trace = read_mooncake(traces / "mooncake" / "conversation_trace.jsonl")
+def test_the_public_trace(conversation: Trace) -> None:
+    trace = conversation
     assert len(trace.sessions) == 12_031
     lengths = sorted(call.input_tokens or 0 for call in trace.calls)
     assert lengths[len(lengths) // 2] == 6909

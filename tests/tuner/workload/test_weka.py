@@ -124,7 +124,7 @@ def trace_sessions(draw: st.DrawFn) -> Trace:
     return Trace("trip", tuple(sessions), 64)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(trace_sessions())
 def test_what_is_written_is_what_is_read(tmp_path_factory: pytest.TempPathFactory, trace: Trace) -> None:
     folder = tmp_path_factory.mktemp("trip") / "trip"
