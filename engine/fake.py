@@ -84,6 +84,14 @@ class FakeRunner:
     def close(self) -> None:
         self.closed = True
 
+    def block(self, block: int) -> Sequence[int | None]:
+        """What a block holds, for a mover; None where nothing was written yet."""
+        return tuple(self._kv.get(block, [None] * self._cache.block_tokens))
+
+    def set_block(self, block: int, digests: Sequence[int | None]) -> None:
+        """Overwrite a block, as a load does."""
+        self._kv[block] = list(digests)
+
     def _check_call(self) -> None:
         if self.closed:
             raise EngineError("The fake runner was called after it was closed.")

@@ -47,6 +47,13 @@ class TorchRunner:
         return self._shape
 
     @property
+    def pool(self) -> torch.Tensor:
+        """The KV tensor, for a mover of its blocks. Raises EngineError after ``close``."""
+        if self._pool is None:
+            raise EngineError("The runner is closed.")
+        return self._pool
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of the weights and the KV pool, as chosen for "auto"."""
         return self._model.dtype
@@ -67,12 +74,11 @@ class TorchRunner:
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Compute the batch; logits (items that sample, vocab), float32, for the token after each of them."""
-        if self._pool is None:
-            raise EngineError("The runner is closed.")
+        pool = self.pool
         self._use_threads()
         with torch.inference_mode(), foreign_memory_errors(f"A step of {batch.num_tokens} tokens"):
             tokens, positions, pages = self._inputs(batch)
-            hidden = self._model.forward(tokens, positions, pages, self._pool)
+            hidden = self._model.forward(tokens, positions, pages, pool)
             return self._model.logits(self._last_rows(batch, hidden))
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ is a block id of the device pool. The coordinator decides what is wanted; tiers 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -63,6 +63,17 @@ class TierCounts:
     store_seconds: float = 0.0
     evictions: int = 0
     failures: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRecord:
+    """One load from its beginning to its end, waiting in queues included. ``blocks`` by tier; ``good``: all arrived."""
+
+    start: float
+    end: float
+    blocks: Mapping[str, int]
+    size: int
+    good: bool
 
 
 class LowerTiers(Protocol):
