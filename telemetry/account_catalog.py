@@ -31,6 +31,26 @@ class AccountMetrics(NamedTuple):
         *("model", "tenant", "source"),
         buckets=JOULES,
     )
+    carbon: Metric = own(
+        "carbon_grams_total",
+        "counter",
+        "CO2e of all measured energy since start, idle time included, location-based, at the boundary.",
+        *("model", "boundary"),
+    )
+    carbon_unknown: Metric = own(
+        "carbon_unknown_energy_joules_total",
+        "counter",
+        "Energy at the boundary that is in no gram of carbon, because the grid's intensity was not known.",
+        *("model", "boundary"),
+    )
+    cost: Metric = own(
+        "energy_cost_total",
+        "counter",
+        "Price of all measured energy since start, idle time included, at the boundary.",
+        *("model", "boundary", "currency"),
+    )
+    grid: Metric = own("grid_carbon_grams_per_joule", "gauge", "Carbon intensity of the grid now.", "model")
+    pue: Metric = own("pue_ratio", "gauge", "Power of the building over that of its computers, as configured.", "model")
     fit_error: Metric = own(
         "cost_model_error_ratio",
         "gauge",

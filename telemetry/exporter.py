@@ -9,6 +9,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.records import RequestRecord
 from energyopt.core.results import Scope
 
@@ -17,6 +18,8 @@ from .account_metrics import AccountCollector
 from .catalog import Metric, SensorMetrics
 from .device_metrics import device_families, device_powers
 from .families import Values, family
+from .footprint import Rates
+from .footprint_metrics import FootprintCollector
 from .meter import Meter
 from .sampler import Channel, Sampler
 from .serving_metrics import ServingMetrics, StatsView
@@ -29,17 +32,33 @@ class Exporter:
     """One page of metrics with a registry of its own.
 
     ``model`` is the served model's name. ``stats`` is asked at each scrape; None leaves the engine's series out.
+    ``rates`` turn joules into carbon and money; None leaves those series out, and so does a meter without sensors.
     """
 
-    def __init__(self, meter: Meter, model: str, stats: Callable[[], StatsView] | None = None) -> None:
+    def __init__(
+        self,
+        meter: Meter,
+        model: str,
+        stats: Callable[[], StatsView] | None = None,
+        *,
+        rates: Rates | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._meter = meter
+        self._footprint: FootprintCollector | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(SensorCollector(meter.sampler))
         self._registry.register(AccountCollector(meter.ledger, model))
         self.serving = ServingMetrics(self._registry, model, stats)
+        if rates is not None and meter.channels:
+            utc = (clock or MonotonicClock()).utc
+            self._footprint = FootprintCollector(meter.sampler, model, rates, utc)
+            self._registry.register(self._footprint)
 
     def observe_request(self, record: RequestRecord) -> None:
         """Count a finished request with the joules its recorded steps took so far; calls no driver."""
+        if self._footprint is not None:
+            self._footprint.advance()
         ledger = self._meter.ledger
         ledger.settle()
         tenant = ledger.owner(record.request_id).tenant

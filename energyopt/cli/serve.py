@@ -13,6 +13,7 @@ from energyopt.core.config import EngineConfig, PowerConfig, parse_config
 from energyopt.core.errors import ConfigError
 from energyopt.core.units import parse_bytes, parse_hertz, parse_watts
 
+from .footprint import Currency, Grid, Price, Pue, footprint_config
 from .output import message_console
 
 
@@ -49,6 +50,10 @@ def serve(
     reservation: Annotated[
         list[str] | None, typer.Option(help="TENANT=SHARE of the machine, such as search=0.5; repeat for several.")
     ] = None,
+    pue: Pue = None,
+    grid_intensity: Grid = None,
+    electricity_price: Price = None,
+    currency: Currency = "USD",
     power_cap: Annotated[str | None, typer.Option(help="Cap of each device, such as 300W; put back at exit.")] = None,
     sm_clock: Annotated[str | None, typer.Option(help="SM clock of each device, such as 1.2GHz; put back.")] = None,
 ) -> None:
@@ -88,6 +93,7 @@ def serve(
         meter=meter,
         idle_energy=idle_energy,
         reservations=_shares(reservation or []),
+        footprint=footprint_config(pue, grid_intensity, electricity_price, currency),
     )
     console = message_console()
     run_service(request, notify=lambda line: console.print(line, markup=False, soft_wrap=True))

@@ -13,11 +13,13 @@ from api.services import Services
 from energyopt import __version__
 from energyopt.core.config import Config, EngineConfig, PowerConfig
 from energyopt.core.errors import RequestError
+from energyopt.core.footprint import FootprintConfig, describe_boundary
 from energyopt.core.records import StepRecord
 from energyopt.core.units import format_si
 from telemetry.exporter import Exporter
 from telemetry.idle import idle_policy
 
+from .footprint import footprint_rates
 from .meters import device_identities
 from .power import power_controller, put_back_left
 from .rig import RunningEngine, load_engine
@@ -37,6 +39,7 @@ class ServeRequest(Config):
     meter: str = "auto"
     idle_energy: str = "separate"
     reservations: Mapping[str, float] = Field(default_factory=dict)
+    footprint: FootprintConfig = FootprintConfig()
 
 
 def run_service(request: ServeRequest, notify: Notify) -> None:
@@ -89,7 +92,12 @@ class _Service:
         idle = idle_policy(request.idle_energy, request.reservations)
         ready = load_engine(request.engine, request.meter, idle=idle, tenants=request.tenants.values())
         self._request = request
-        self._exporter = Exporter(ready.meter, ready.loaded.name, lambda: self.engine.front.stats())
+        self._rates = footprint_rates(
+            request.footprint, [channel.curve.sensor.scope for channel in ready.meter.channels]
+        )
+        self._exporter = Exporter(
+            ready.meter, ready.loaded.name, lambda: self.engine.front.stats(), rates=self._rates, clock=ready.clock
+        )
         self.engine: RunningEngine = ready.start(_ignore_step, self._exporter.observe_request)
 
     def bundle(self) -> Services:
@@ -117,7 +125,10 @@ class _Service:
             f"context {loaded.max_model_len}",
             f"KV pool {cache.num_blocks} blocks of {cache.block_tokens} tokens ({pool})",
         ]
-        return lines + [f"energy: {reason}" for reason in self.engine.meter.reasons]
+        lines += [f"energy: {reason}" for reason in self.engine.meter.reasons]
+        if self._rates is not None:
+            lines.append(f"carbon and cost cover {describe_boundary(self._rates.boundary, idle=True)}")
+        return lines
 
 
 def _ignore_step(step: StepRecord) -> None:

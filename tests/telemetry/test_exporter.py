@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from energyopt.core.clock import FakeClock
+from energyopt.core.footprint import FootprintConfig
 from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord, StepShare
 from energyopt.core.results import EnergyTotal, Scope, Source
 from energyopt.core.units import Joules, Seconds
@@ -22,6 +23,7 @@ from telemetry.cost_model import FittedWeight
 from telemetry.exporter import Exporter
 from telemetry.fake import FakeSource
 from telemetry.fake_status import FakeStatus
+from telemetry.footprint import Rates
 from telemetry.meter import Meter
 from telemetry.ports import SensorId
 from telemetry.status import DeviceStatus, Throttle
@@ -270,7 +272,9 @@ def test_everything_published_is_in_the_catalogue(clock: FakeClock) -> None:
     weigh = FittedWeight()
     for _ in range(100):
         weigh.observe(StepRecord(Seconds(0), Seconds(1), ("GPU-fake",), (StepShare("a", Phase.DECODE, 1, 0),)))
-    exporter = Exporter(running(clock, *sensors, statuses=[FakeStatus(clock)], weigh=weigh), "m", Stats)
+    rates = Rates(FootprintConfig(pue=1.2, grid=400.0, price_per_kilowatt_hour=0.1), [Scope.GPU])
+    meter = running(clock, *sensors, statuses=[FakeStatus(clock)], weigh=weigh)
+    exporter = Exporter(meter, "m", Stats, rates=rates, clock=clock)
     exporter.serving.observe_request(RECORD, EnergyTotal(joules=Joules(1), error=Joules(0), sources=(Source.COUNTER,)))
     text, _ = exporter.render()
     agent = CollectorRegistry()
