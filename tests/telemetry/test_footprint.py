@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,7 @@ KWH = 3.6e6
 ONE_KWH = EnergyTotal(joules=Joules(KWH), error=Joules(KWH / 10), sources=(Source.COUNTER,))
 
 
-def rates(scopes: Sequence[Scope] = (Scope.GPU,), **config: object) -> Rates:
+def rates(scopes: Sequence[Scope] = (Scope.GPU,), **config: Any) -> Rates:
     return Rates(parse_config(FootprintConfig, config), scopes)
 
 
@@ -81,7 +82,7 @@ def test_the_boundary_is_stated(scopes: Sequence[Scope], pue: float | None, labe
         {"grid": "nan"},
     ],
 )
-def test_settings_that_cannot_be(config: dict[str, object]) -> None:
+def test_settings_that_cannot_be(config: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         rates(**config)
 
@@ -167,7 +168,7 @@ def test_metrics() -> None:
     for _ in range(100):
         clock.advance(0.1)
         meter.sampler.step()
-    found = {
+    found: dict[str, Any] = {
         sample.name: (sample.labels, sample.value)
         for family in parse_text(exporter.render()[0].decode())
         for sample in family.samples
