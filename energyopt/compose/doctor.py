@@ -23,7 +23,8 @@ from engine.models import ALIASES, choose_device, choose_dtype, resolve_model
 from kernels.dispatch import TABLE, select_ops
 
 from .machine import describe_machine, library_version
-from .meters import cap_capability, device_identities, find_meter
+from .meters import device_identities, find_meter
+from .power import cap_capability
 
 ROOMS = ("energyopt", "telemetry", "tuner", "engine", "kernels", "api", "dashboards")
 State = Literal["ok", "limited", "broken"]

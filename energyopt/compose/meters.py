@@ -10,11 +10,10 @@ from energyopt.core.errors import ConfigError
 from energyopt.core.units import Hertz
 from engine.models import choose_device
 from engine.runner import device_identity
-from telemetry.control.journal import Journal, default_directory
-from telemetry.control.limits import Capability, PowerLimiter
-from telemetry.control.nvml_limits import NvmlLimits
 from telemetry.detect import KINDS, Detection, detect
 from tuner.defaults import PowerRange
+
+from .power import device_states
 
 
 def device_identities(kind: DeviceKind) -> tuple[str, ...]:
@@ -30,31 +29,19 @@ def find_meter(kind: str, devices: Sequence[str], clock: Clock | None = None) ->
     raise ConfigError(f"meter = {kind!r} is not allowed: expected one of {', '.join(KINDS)}.")
 
 
-def power_controller(devices: Sequence[str]) -> PowerLimiter:
-    """Sets and restores limits of ``devices``; nothing is asked of a driver until a limit is."""
-    return PowerLimiter(NvmlLimits(), devices, Journal(default_directory()))
-
-
-def cap_capability(devices: Sequence[str]) -> Capability:
-    """Whether every one of ``devices`` can be capped; the reason is that of the first that cannot."""
-    limiter = power_controller(devices)
-    answers = [limiter.can_cap(device) for device in devices]
-    return next((answer for answer in answers if not answer.allowed), answers[0])
-
-
 def power_range(devices: Sequence[str]) -> PowerRange | None:
     """The caps that all ``devices`` take, or None where one of them cannot be capped."""
-    if not cap_capability(devices).allowed:
+    states = device_states(devices)
+    limits = [state.limits for state in states if state.limits is not None and state.capability.allowed]
+    if len(limits) < len(states):
         return None
-    limits = [NvmlLimits().limits(device) for device in devices]
     low, high = max(limit.low for limit in limits), min(limit.high for limit in limits)
     return PowerRange(low, high, min(high, max(low, *(limit.requested for limit in limits))))
 
 
 def highest_clock(devices: Sequence[str]) -> Hertz | None:
     """The SM clock that all ``devices`` reach, or None where one may not be locked or does not state its clock."""
-    if not cap_capability(devices).allowed:
-        return None
-    clocks = [NvmlLimits().limits(device).max_clock for device in devices]
-    known = [clock for clock in clocks if clock is not None]
-    return min(known) if len(known) == len(clocks) else None
+    states = device_states(devices)
+    allowed = [state.limits for state in states if state.limits is not None and state.capability.allowed]
+    known = [limits.max_clock for limits in allowed if limits.max_clock is not None]
+    return min(known) if len(known) == len(states) else None

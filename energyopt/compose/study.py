@@ -25,7 +25,8 @@ from tuner.space import SearchSpace
 from tuner.workload.chat import chat_workload
 
 from .machine import describe_machine, usable_cores
-from .meters import device_identities, find_meter, highest_clock, power_controller, power_range
+from .meters import device_identities, find_meter, highest_clock, power_range
+from .power import power_controller, put_back_left
 from .results import Session, study_folder, write_artifacts
 
 MeterKind = Literal["auto", "nvml", "rapl", "estimated", "none"]
@@ -162,9 +163,8 @@ def run_study(session: Session, study_id: str, on_progress: StudyProgressSink) -
     evaluator = EmbeddedEvaluator(
         TRIAL_COMMAND, log_dir=study_folder(session, study_id) / "logs", meter=study.machine.get("meter", "auto")
     )
-    limiter = power_controller(devices)
-    limiter.recover()
-    runner = StudyRunner(session.store, evaluator, limiter, MonotonicClock(), _owner(), on_progress)
+    put_back_left()
+    runner = StudyRunner(session.store, evaluator, power_controller(devices), MonotonicClock(), _owner(), on_progress)
     try:
         return runner.run(study_id)
     finally:

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from energyopt.core.errors import ControlError
-from energyopt.core.units import Hertz, Watts
+from energyopt.core.units import Hertz, Joules, Watts
 
-from .ports import DeviceLimits
+from .ports import DeviceLimits, DriverLife
 
-FOUND, LOW, HIGH = Watts(500.0), Watts(200.0), Watts(700.0)
+FOUND, LOW, HIGH, DEFAULT = Watts(500.0), Watts(200.0), Watts(700.0), Watts(650.0)
+USED = Joules(1000.0)
 
 
 @dataclass(slots=True)
@@ -22,6 +23,12 @@ class FakeDevice:
     high: Watts = HIGH
     clock: Hertz | None = None
     other_limiter: Watts | None = None
+    energy: Joules = USED
+    held: bool = False
+
+    def reload(self) -> None:
+        """The driver starts anew: limits are the default, clocks free, and the energy counter begins at 0."""
+        self.requested, self.clock, self.energy = DEFAULT, None, Joules(0.0)
 
 
 class FakeLimits:
@@ -35,20 +42,36 @@ class FakeLimits:
     def limits(self, device: str) -> DeviceLimits:
         known = self._device(device)
         other = known.requested if known.other_limiter is None else known.other_limiter
-        enforced = min(known.requested, other)
-        return DeviceLimits(known.requested, Watts(enforced), known.low, known.high, Hertz(1.98e9))
+        enforced = Watts(min(known.requested, other))
+        return DeviceLimits(known.requested, enforced, known.low, known.high, Hertz(1.98e9), DEFAULT, True)
 
     def set_cap(self, device: str, cap: Watts) -> None:
         self._permit(device, "cap", cap)
         self._device(device).requested = cap
 
+    def clocks(self, device: str) -> str | None:
+        """What a driver that can tell would tell: the lock that is there."""
+        clock = self._device(device).clock
+        return None if clock is None else f"{clock:g}"
+
     def lock_clock(self, device: str, ceiling: Hertz) -> None:
         self._permit(device, "lock", ceiling)
         self._device(device).clock = ceiling
 
-    def unlock_clock(self, device: str) -> None:
+    def unlock_clock(self, device: str, found: str | None) -> None:
         self._permit(device, "unlock", None)
-        self._device(device).clock = None
+        self._device(device).clock = None if found is None else Hertz(float(found))
+
+    def life(self, device: str) -> DriverLife:
+        known = self._device(device)
+        known.energy = Joules(known.energy + 1.0)
+        return DriverLife("load 1", known.energy)
+
+    def hold(self, device: str) -> None:
+        self._device(device).held = True
+
+    def let_go(self, device: str) -> None:
+        self._device(device).held = False
 
     def forbidden(self, device: str) -> str | None:
         return None if self.permitted else f"{device}: limits may be changed by root only; run with sudo."

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from energyopt.core.errors import ControlError
 
-DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+"""A UUID or a PCI address: no slash and no leading dot, so that a file named after it stays in its directory."""
 MAX_ENTRY = 4096
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -45,13 +46,19 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One device under a limit. Milliwatts as the driver counts them; None where the cap was not touched."""
+    """One device under a limit, in milliwatts as the driver counts them.
+
+    ``found_milliwatts`` is None where the cap was not touched. ``set_milliwatts`` are the caps that are ours: while one
+    is replaced by another the driver may stand at either. ``found_clock`` is the driver's own text for the clocks found
+    (None where it does not tell).
+    """
 
     device: str
     holder: Holder
     found_milliwatts: int | None
-    set_milliwatts: int | None
+    set_milliwatts: tuple[int, ...]
     clock_locked: bool
+    found_clock: str | None = None
 
 
 def default_directory(environment: Mapping[str, str] = os.environ) -> Path:
@@ -72,10 +79,10 @@ class Journal:
     def claim(self, entry: Entry) -> None:
         """Write an entry durably. Raises ControlError if the device has one already or the disk refuses."""
         path = self._path(entry.device)
-        fresh = path.with_suffix(f".{os.getpid()}.new")
+        fresh = _draft(path)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(fresh, json.dumps({"version": 1, **asdict(entry)}).encode())
+            _write(fresh, entry)
             try:
                 os.link(fresh, path)
             finally:
@@ -83,8 +90,20 @@ class Journal:
             self._sync()
         except FileExistsError as error:
             raise ControlError(
-                f"{entry.device} is already under a limit; {path} says whose. Wait for it to end or stop it."
+                f"{entry.device} is already under a limit; {path} says whose. Wait for it to end, or end it with "
+                f"`energyopt cap clear --device {entry.device}`."
             ) from error
+        except OSError as error:
+            raise ControlError(f"No limit was set, because {path} could not be written first: {error}.") from error
+
+    def replace(self, entry: Entry) -> None:
+        """Put a new entry durably in the place of the device's own. Raises ControlError if the disk refuses."""
+        path = self._path(entry.device)
+        fresh = _draft(path)
+        try:
+            _write(fresh, entry)
+            os.replace(fresh, path)
+            self._sync()
         except OSError as error:
             raise ControlError(f"No limit was set, because {path} could not be written first: {error}.") from error
 
@@ -120,7 +139,12 @@ class Journal:
             os.close(descriptor)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _draft(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{os.getpid()}.new")
+
+
+def _write(path: Path, entry: Entry) -> None:
+    data = json.dumps({"version": 2, **asdict(entry)}).encode()
     with contextlib.suppress(FileNotFoundError):
         path.unlink()  # left by a holder of the same id that died while writing
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -140,8 +164,9 @@ def _read(path: Path) -> Entry | None:
             device=str(data["device"]),
             holder=Holder(int(holder["pid"]), int(holder["started"]), str(holder["boot"])),
             found_milliwatts=_whole(data["found_milliwatts"]),
-            set_milliwatts=_whole(data["set_milliwatts"]),
+            set_milliwatts=_wholes(data["set_milliwatts"]),
             clock_locked=bool(data["clock_locked"]),
+            found_clock=_text(data.get("found_clock")),
         )
     except FileNotFoundError:
         return None
@@ -153,6 +178,20 @@ def _whole(value: object) -> int | None:
     if value is None or isinstance(value, int):
         return value
     raise ValueError(f"{value!r} is not a whole number")
+
+
+def _wholes(value: object) -> tuple[int, ...]:
+    """Version 1 wrote one number or null here."""
+    if isinstance(value, list):
+        return tuple(int(item) for item in value)
+    one = _whole(value)
+    return () if one is None else (one,)
+
+
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise ValueError(f"{value!r} is not a text")
 
 
 def _boot() -> str:

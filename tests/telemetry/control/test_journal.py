@@ -16,7 +16,7 @@ from telemetry.control.journal import Entry, Holder, Journal, default_directory
 
 
 def entry(device: str = "GPU-1", holder: Holder | None = None) -> Entry:
-    return Entry(device, holder or Holder.me(), 500_000, 400_000, False)
+    return Entry(device, holder or Holder.me(), 500_000, (400_000,), False, "auto")
 
 
 def test_an_entry_comes_back_as_it_was(tmp_path: Path) -> None:

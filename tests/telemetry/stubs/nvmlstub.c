@@ -30,6 +30,7 @@ typedef struct {
     uint64_t reasons, throttled_ns[REASONS_COUNTED]; /* of fields 74, 76, 269, 270, 271 */
     int32_t rc[CALLS];
     uint32_t after[CALLS], calls[CALLS];
+    uint32_t persistence, plant, load_ppm, locks; /* plant: power follows clock, cap and load; locks: times set */
 } gpu;
 
 typedef struct {
@@ -94,6 +95,27 @@ static uint64_t energy_mj(const gpu *g)
 static uint32_t enforced(const gpu *g)
 {
     return g->enforced_cap_mw && g->enforced_cap_mw < g->requested_mw ? g->enforced_cap_mw : g->requested_mw;
+}
+
+/* The plant of telemetry/control/plant.py, in the same units and steps; called after every change of a limit. */
+static double plant_mw(const gpu *g, double mhz)
+{
+    double share = mhz / g->clock_max, rise = share > 0.6 ? (share - 0.6) / 0.4 : 0.0, volt = 0.7 + 0.3 * rise;
+    return 120e3 + g->load_ppm / 1e6 * (180e3 + 400e3 * share * volt * volt);
+}
+static void follow(gpu *g)
+{
+    if (!g->plant)
+        return;
+    uint64_t now = now_ns();
+    g->base_uj += (uint64_t)((__uint128_t)(now - g->since_ns) * g->power_mw / 1000000u);
+    g->since_ns = now;
+    double mhz = g->clock_high && g->clock_high < g->clock_max ? g->clock_high : g->clock_max;
+    while (mhz > 210 && plant_mw(g, mhz) > enforced(g))
+        mhz -= 15;
+    g->clock_sm = mhz < 210 ? 210 : (uint32_t)mhz;
+    g->power_mw = (uint64_t)(plant_mw(g, g->clock_sm) + 0.5);
+    g->average_mw = (uint32_t)g->power_mw;
 }
 
 #define CALL(which) do { int code = scripted(g, which); if (code) return code; } while (0)
@@ -293,6 +315,7 @@ int nvmlDeviceSetPowerManagementLimit(gpu *g, unsigned limit)
     if (limit < g->low_mw || limit > g->high_mw)
         return INVALID_ARGUMENT;
     g->requested_mw = limit;
+    follow(g);
     return SUCCESS;
 }
 int nvmlDeviceGetMaxClockInfo(gpu *g, unsigned type, unsigned *to) { (void)type; CALL(CLOCKS); *to = g->clock_max; return SUCCESS; }
@@ -301,6 +324,9 @@ int nvmlDeviceSetGpuLockedClocks(gpu *g, unsigned low, unsigned high)
     CALL(CLOCKS);
     g->clock_low = low;
     g->clock_high = high;
+    g->locks++;
+    follow(g);
     return SUCCESS;
 }
-int nvmlDeviceResetGpuLockedClocks(gpu *g) { CALL(CLOCKS); g->clock_low = g->clock_high = 0; return SUCCESS; }
+int nvmlDeviceResetGpuLockedClocks(gpu *g) { CALL(CLOCKS); g->clock_low = g->clock_high = 0; follow(g); return SUCCESS; }
+int nvmlDeviceGetPersistenceMode(gpu *g, unsigned *to) { CALL(LIMITS); *to = g->persistence; return SUCCESS; }

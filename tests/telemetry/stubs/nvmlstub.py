@@ -6,6 +6,9 @@ import ctypes
 import mmap
 from pathlib import Path
 
+from energyopt.core.units import Hertz, Watts
+from telemetry.control.plant import PowerCurve
+
 MAGIC = 0x6E766D6C
 CALLS = (
     *("init", "handle", "energy", "power", "fields", "limits", "set_limit", "clocks", "slow_ms"),
@@ -53,6 +56,10 @@ class Gpu(ctypes.Structure):
         ("rc", ctypes.c_int32 * ROOM),
         ("after", ctypes.c_uint32 * ROOM),
         ("calls", ctypes.c_uint32 * ROOM),
+        ("persistence", ctypes.c_uint32),
+        ("plant", ctypes.c_uint32),
+        ("load_ppm", ctypes.c_uint32),
+        ("locks", ctypes.c_uint32),
     )
 
     def fail(self, call: str, code: int, after: int = 0) -> None:
@@ -86,6 +93,16 @@ class State(ctypes.Structure):
         spent = (self.now_ns - gpu.since_ns) * gpu.power_mw // 1_000_000
         gpu.base_uj, gpu.since_ns, gpu.power_mw = gpu.base_uj + spent, self.now_ns, round(watts * 1e3)
 
+    def set_load(self, index: int, load: float) -> None:
+        """Make the GPU a plant under this load (0 to 1): its power follows clock and cap from now on."""
+        gpu, curve = self.gpus[index], PowerCurve(top=Hertz(self.gpus[index].clock_max * 1e6))
+        gpu.plant, gpu.load_ppm = 1, round(load * 1e6)
+        ceiling = Hertz(min(gpu.clock_high or gpu.clock_max, gpu.clock_max) * 1e6)
+        clock = curve.clock_under(Watts(gpu.requested_mw / 1e3), ceiling, load)
+        gpu.clock_sm = round(clock / 1e6)
+        self.set_power(index, curve.power(clock, load))
+        gpu.average_mw = gpu.power_mw
+
     def joules(self, index: int) -> float:
         """What the GPU has used by now, to the microjoule: the truth, whatever its counter shows."""
         gpu = self.gpus[index]
@@ -105,6 +122,7 @@ def create(path: Path, gpus: int = 1) -> State:
         gpu.power_mw, gpu.average_mw, gpu.since_ns, gpu.tick_ns = 300_000, 290_000, state.now_ns, 10**8
         gpu.base_uj, gpu.clock_max = 5 * 10**9, 1980
         gpu.clock_sm, gpu.clock_memory, gpu.temperature, gpu.memory_temperature = 1410, 2619, 54, 61
+        gpu.persistence = 1
         gpu.busy, gpu.memory_busy, gpu.memory_mw = 90, 40, 42_000
     return state
 

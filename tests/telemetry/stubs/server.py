@@ -16,7 +16,8 @@ from typing import Any
 
 import nvmlstub  # type: ignore[import-not-found]  # found through PYTHONPATH, beside this file
 
-import telemetry.control.limits
+import telemetry.control.helper
+import telemetry.control.leased
 import telemetry.control.nvml_limits
 import telemetry.detect  # noqa: F401
 from energyopt.core.clock import FakeClock
