@@ -6,6 +6,7 @@ counts by PCI address. Indices are translated only where the two orders cannot d
 
 from __future__ import annotations
 
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,9 +46,29 @@ def visible_gpus(environment: Mapping[str, str], gpus: Sequence[GpuIdentity]) ->
 
 
 def normal_uuid(device: str) -> str:
-    """A device identity as the driver library spells it: torch leaves the ``GPU-`` out."""
-    bare = len(device) == 36 and device.count("-") == 4
-    return f"GPU-{device}" if bare else device
+    """A device's identity as telemetry spells it, from what torch says: ``GPU-`` and a UUID, or ``AMD-`` and a serial.
+
+    torch leaves NVIDIA's ``GPU-`` out. On ROCm it shows the 16 characters of the serial number as if they were the
+    bytes of a UUID; HIP itself writes ``GPU-`` and those characters.
+    """
+    word = device.removeprefix("GPU-")
+    if len(word) == 36 and word.count("-") == 4:
+        serial = _as_characters(word)
+        return f"GPU-{word}" if serial is None else f"AMD-{serial}"
+    return f"AMD-{word.lower()}" if device.startswith("GPU-") and _is_serial(word) else device
+
+
+def _as_characters(uuid: str) -> str | None:
+    """The 16 hex digits whose character codes make this UUID; None for a UUID that is one."""
+    try:
+        word = bytes.fromhex(uuid.replace("-", "")).decode("ascii")
+    except ValueError:
+        return None
+    return word.lower() if _is_serial(word) else None
+
+
+def _is_serial(word: str) -> bool:
+    return len(word) == 16 and all(digit in string.hexdigits for digit in word)
 
 
 def _is_index(word: str) -> bool:

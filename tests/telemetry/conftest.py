@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -75,3 +76,51 @@ def in_stub(stub_server: subprocess.Popen[str], state_path: Path) -> Callable[[s
         return result["answer"]
 
     return run
+
+
+def _amd_stub() -> Any:
+    """The module beside this file that builds and drives AMD's stub; it is not on the import path."""
+    spec = importlib.util.spec_from_file_location("amdstub", STUBS / "amdstub.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def amdstub() -> Any:
+    """The stub's module: ``create``, ``build``, constants."""
+    if importlib.util.find_spec("amdsmi") is None:
+        pytest.skip("amdsmi is not installed")
+    return _amd_stub()
+
+
+@pytest.fixture(scope="session")
+def compiler() -> str:
+    found = shutil.which("gcc") or shutil.which("cc")
+    if found is None:
+        pytest.skip("no C compiler: the stub library cannot be built")
+    return found
+
+
+@pytest.fixture(scope="session")
+def amd_library(amdstub: Any, compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ROCm directory that holds the stub."""
+    built: Path = amdstub.build(tmp_path_factory.mktemp("rocm"), compiler)
+    return built
+
+
+@pytest.fixture
+def amd_machine(
+    amdstub: Any, amd_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int], Any]:
+    """Makes children of this process see so many AMD GPUs; returns their state."""
+
+    def make(gpus: int = 1) -> Any:
+        path = tmp_path / "amd.state"
+        monkeypatch.setenv("ROCM_PATH", str(amd_library))
+        monkeypatch.setenv("AMDSTUB_STATE", str(path))
+        return amdstub.create(path, gpus)
+
+    return make

@@ -62,3 +62,11 @@ def test_uuid_without_its_prefix() -> None:
     assert normal_uuid(bare) == f"GPU-{bare}"
     assert normal_uuid(f"GPU-{bare}") == f"GPU-{bare}"
     assert normal_uuid("MIG-1") == "MIG-1"
+
+
+@pytest.mark.parametrize(
+    "seen", ["31323334-3536-3738-3930-616263646566", "GPU-31323334-3536-3738-3930-616263646566", "GPU-1234567890abcdef"]
+)
+def test_an_amd_gpus_serial_number_in_its_three_spellings(seen: str) -> None:
+    """HIP's UUID holds the characters of the serial number; torch prints their codes."""
+    assert normal_uuid(seen) == "AMD-1234567890abcdef"
