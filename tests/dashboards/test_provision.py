@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import copy
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 import yaml
 
 from dashboards.catalog import BOARDS, FOLDER_UID, SQL_UID
+from dashboards.double.server import TOKEN, FakeGrafana
 from dashboards.export import export_files
-from dashboards.fake import TOKEN, FakeGrafana
 from dashboards.grafana import GrafanaError, HttpGrafana
 from dashboards.provision import Change, Provisioner, Wanted
 from dashboards.rule_files import GROUP, grafana_group
@@ -31,26 +28,6 @@ Apply = Callable[..., list[Change]]
 def wanted() -> Wanted:
     sources = [metrics_source("http://prometheus:9090"), sql_source("postgresql", ADDRESS)]
     return Wanted(shipped_boards("postgresql"), sources, [grafana_group(folder_uid=FOLDER_UID)])
-
-
-@pytest.fixture
-def fake() -> FakeGrafana:
-    return FakeGrafana()
-
-
-@pytest.fixture
-def url(fake: FakeGrafana) -> Iterator[str]:
-    """The fake on a loopback port."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(fake.app, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(10)
-    listener.close()
 
 
 @pytest.fixture
@@ -168,7 +145,7 @@ def test_a_missing_plugin_is_named_before_anything_is_written(fake: FakeGrafana,
     with pytest.raises(ConfigError, match="lacks the data source plugin frser-sqlite-datasource"):
         apply(what)
     assert fake.writes == []
-    fake.plugins.add("frser-sqlite-datasource")
+    fake.state.plugins["frser-sqlite-datasource"] = {"id": "frser-sqlite-datasource"}
     assert set(actions(apply(what)).values()) == {"create"}
 
 
