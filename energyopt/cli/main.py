@@ -21,6 +21,9 @@ from energyopt.core.errors import EnergyoptError
 from .output import message_console, print_error
 from .verbs import add_verbs
 
+FOREIGN = ("measure",)
+"""Verbs that run somebody else's program, which gets the environment as it was found."""
+
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
     """The command tree for one command line."""
@@ -53,8 +56,10 @@ def root(
 def main() -> None:
     """Entry point of the console script."""
     arguments = sys.argv[1:]
-    calm_threads(os.environ)
-    debug = "--debug" in arguments
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    debug = "--debug" in own
+    if not any(word in FOREIGN for word in own):
+        calm_threads(os.environ)
     try:
         build_app(arguments)()
     except EnergyoptError as error:

@@ -26,7 +26,7 @@ def message_console() -> Console:
 
 def print_json(document: Mapping[str, object] | list[object]) -> None:
     """One JSON document on standard output; non-finite numbers become strings, so that it stays JSON."""
-    sys.stdout.write(json.dumps(_finite(document), indent=2, default=str) + "\n")
+    sys.stdout.write(json.dumps(finite(document), indent=2, default=str) + "\n")
 
 
 def print_error(error: EnergyoptError) -> None:
@@ -37,11 +37,12 @@ def print_error(error: EnergyoptError) -> None:
     console.print(error.message, markup=False)
 
 
-def _finite(value: object) -> object:
+def finite(value: object) -> object:
+    """The value with non-finite numbers as strings, as JSON has none."""
     if isinstance(value, float) and (value != value or abs(value) == float("inf")):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

@@ -29,6 +29,11 @@ class Verb:
 VERBS = (
     Verb(("tune",), "energyopt.cli.tune", "tune", "Find and verify the best configuration for an SLO."),
     Verb(("serve",), "energyopt.cli.serve", "serve", "Serve a model over HTTP, with joules in every reply."),
+    Verb(("measure",), "energyopt.cli.measure", "measure", "Joules, watts and time of any command."),
+    Verb(("cap", "show"), "energyopt.cli.cap", "show", "Power limits of each GPU, and who holds it."),
+    Verb(("cap", "set"), "energyopt.cli.cap", "set_cap", "Cap GPUs for a time; what was found comes back."),
+    Verb(("cap", "clear"), "energyopt.cli.cap", "clear", "End caps now and put back what was found."),
+    Verb(("power-helper",), "energyopt.cli.power_helper", "power_helper", "Set limits for others; runs as root."),
     Verb(("doctor",), "energyopt.cli.doctor", "doctor", "Say what works on this machine and why not."),
     Verb(("plan",), "energyopt.cli.plan", "plan", "Plan a deployment on GPUs that need not exist yet (simulated)."),
     Verb(("accuracy", "mlenergy"), "energyopt.cli.accuracy", "mlenergy", "Errors on a table of J/token and tok/s."),
@@ -46,6 +51,7 @@ VERBS = (
 )
 
 GROUPS = {
+    "cap": "Power limits of this machine's GPUs.",
     "workload": "Recorded and generated workloads.",
     "studies": "Studies in the database.",
     "accuracy": "How far the simulator is from published measurements.",

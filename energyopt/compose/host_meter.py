@@ -1,0 +1,64 @@
+"""A meter for the whole machine, whoever uses it: every GPU, and the CPUs. Loads neither torch nor the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from energyopt.core.clock import Clock
+from energyopt.core.errors import ConfigError, SensorUnavailableError
+from telemetry.detect import KINDS, Detection, MeterKind, detect
+from telemetry.meter import Meter
+from telemetry.nvml import list_gpus
+
+CPU = ("cpu:0",)
+
+
+def host_meter(kind: str, clock: Clock) -> Meter:
+    """Sensors of all devices of this machine, not yet sampling.
+
+    "auto" takes every GPU and the CPUs' counters, and estimates the CPUs only where nothing is measured; it never
+    fails. A kind asked for by name raises SensorUnavailableError where it is absent, ConfigError where unknown.
+    """
+    found = _auto(clock) if kind == "auto" else detect(_known(kind), _devices(kind), clock)
+    return Meter(found.sources, clock, found.reasons, statuses=found.statuses)
+
+
+def _auto(clock: Clock) -> Detection:
+    reasons: list[str] = []
+    parts: list[Detection] = []
+    gpus = _gpus(reasons)
+    if gpus:
+        parts.append(detect("auto", gpus, clock))
+    try:
+        parts.append(detect("rapl", CPU, clock))
+    except SensorUnavailableError as error:
+        reasons.append(str(error))
+        if not any(part.sources for part in parts):
+            try:
+                parts.append(detect("estimated", CPU, clock))
+            except SensorUnavailableError as none:
+                reasons.append(str(none))
+    return Detection(
+        tuple(source for part in parts for source in part.sources),
+        (*(reason for part in parts for reason in part.reasons), *reasons),
+        tuple(status for part in parts for status in part.statuses),
+    )
+
+
+def _gpus(reasons: list[str]) -> Sequence[str]:
+    try:
+        return [gpu.uuid for gpu in list_gpus()]
+    except SensorUnavailableError as error:
+        reasons.append(str(error))
+        return ()
+
+
+def _devices(kind: str) -> Sequence[str]:
+    return [gpu.uuid for gpu in list_gpus()] if kind == "nvml" else CPU
+
+
+def _known(kind: str) -> MeterKind:
+    for known in KINDS:
+        if kind == known:
+            return known
+    raise ConfigError(f"meter = {kind!r} is not allowed: expected one of {', '.join(KINDS)}.")
