@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -24,8 +24,9 @@ def mlenergy(
     calibrate: Annotated[Path | None, typer.Option(help="Fit the constants on this table first.")] = None,
     anchors: Annotated[int, typer.Option(help="0, or 2: correct each series by its own two ends.")] = 0,
     unseen: Annotated[
-        bool, typer.Option("--unseen", help="Predict each model family by constants fitted on the others.")
-    ] = False,
+        Literal["nothing", "family", "batch"],
+        typer.Option(help="Predict each model family, or every other batch, by constants fitted on the rest."),
+    ] = "nothing",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document with every row.")] = False,
 ) -> None:
     """Score the constants on a table of measured J/token, tok/s and watts."""

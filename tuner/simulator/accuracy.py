@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from energyopt.core.errors import ConfigError
 
@@ -17,13 +17,18 @@ from .mlenergy import FILTER, Case, Table, kinds, predict, read_table
 from .score import Scored, by_series, score, series_document, summary
 
 Document = dict[str, Any]
+Unseen = Literal["nothing", "family", "batch"]
+"""What the constants of a prediction have not seen: nothing hidden, the model's family, or every other batch size."""
 
 
-def mlenergy_accuracy(path: Path, *, calibrate: Path | None = None, anchors: int = 0, unseen: bool = False) -> Document:
+def mlenergy_accuracy(
+    path: Path, *, calibrate: Path | None = None, anchors: int = 0, unseen: Unseen = "nothing"
+) -> Document:
     """Errors on a table of the ML.ENERGY v3 format, per class and per series.
 
-    The constants are the released ones, or fitted on ``calibrate``. ``unseen`` fits them for each model family anew, on
-    all other families of the calibration table (``path`` itself without one). Raises ConfigError, NotFoundError.
+    The constants are the released ones, or fitted on ``calibrate``. ``unseen`` "family" fits them for each model family
+    anew, on all other families of the calibration table (``path`` itself without one); "batch" fits them on the first,
+    third, ... row of each series of ``path`` and scores the rows between. Raises ConfigError, NotFoundError.
     """
     if anchors not in (0, 2):
         raise ConfigError(f"anchors = {anchors} is not allowed: it is 0 or 2.")
@@ -33,9 +38,12 @@ def mlenergy_accuracy(path: Path, *, calibrate: Path | None = None, anchors: int
     training = read_table(calibrate) if calibrate is not None else table
     scored: list[Scored] = []
     how = "released constants"
-    if unseen:
+    if unseen == "family":
         how = "each model family predicted by constants fitted on the others"
         scored = list(_leave_family_out(table, training, anchors))
+    elif unseen == "batch":
+        how = "every other batch of a series predicted by constants fitted on the rest"
+        scored = list(_leave_batches_out(table))
     else:
         sets = _released(table.cases)
         if calibrate is not None:
@@ -70,6 +78,15 @@ def _leave_family_out(table: Table, training: Table, anchors: int) -> Iterator[S
             constants = fit(others, start, provenance=f"fitted without {family}")
             held_out = [case for case in own if case.family == family]
             yield from score(held_out, partial(predict, constants=constants), anchors=anchors)
+
+
+def _leave_batches_out(table: Table) -> Iterator[Scored]:
+    for kind in kinds(table.cases):
+        series = by_series(case for case in table.cases if case.kind == kind).values()
+        known = [case for cases in series for case in cases[::2]]
+        start = Constants(gpu=known[0].gpu.name, origin="prior", provenance="defaults")
+        constants = fit(known, start, provenance="fitted on every other batch")
+        yield from score([case for cases in series for case in cases[1::2]], partial(predict, constants=constants))
 
 
 def _document(path: Path, table: Table, scored: Sequence[Scored], how: str, anchors: int) -> Document:

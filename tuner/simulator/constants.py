@@ -21,26 +21,29 @@ from .hardware import Gpu, load_gpu
 class TimeConstants(Config):
     """Seconds and fractions of peak.
 
-    ``memory``/``compute``/``attention``/``link`` are achieved shares of the data sheet's rates. ``step`` is paid once
-    an iteration, ``sequence`` once a sequence in it, ``layer`` once a layer, ``collective`` once an all-reduce,
-    ``moe_layer`` once a layer with experts, ``expert`` once an expert that a rank touches in a layer; ``quantized``
-    multiplies the last two where weights are not bf16. ``blend`` is the exponent of the smooth maximum of memory and
-    compute time (1: one after the other; large: perfect overlap). ``skew`` is how unevenly routing loads the ranks.
+    ``memory``/``compute``/``attention``/``link`` are achieved shares of the data sheet's rates; ``expert`` and
+    ``expert_fp8`` are the shares of ``compute`` that grouped products over experts reach in 16 and in 8 bits. ``step``
+    is paid once an iteration, ``sequence`` once a sequence in it, ``layer`` once a layer, ``collective`` once an
+    all-reduce, ``moe_layer`` once a layer with experts. ``routing`` is how many passes over the routed tokens'
+    activations a layer with experts makes, ``sampling`` the bytes that choosing one token moves per entry of the
+    vocabulary (a top-k/top-p sampler sorts it). ``blend`` is the exponent of the smooth maximum of memory and compute
+    time (1: one after the other; large: perfect overlap).
     """
 
-    memory: float = Field(0.75, gt=0, le=1.2)
-    compute: float = Field(0.65, gt=0, le=1.2)
-    attention: float = Field(0.6, gt=0, le=1.2)
+    memory: float = Field(0.83, gt=0, le=1.2)
+    compute: float = Field(0.7, gt=0, le=1.2)
+    attention: float = Field(0.7, gt=0, le=1.2)
     link: float = Field(0.5, gt=0, le=1.2)
+    expert: float = Field(0.75, gt=0, le=1.2)
+    expert_fp8: float = Field(0.6, gt=0, le=1.2)
     step: float = Field(1.0e-3, ge=0)
-    sequence: float = Field(5e-6, ge=0)
-    layer: float = Field(1.5e-5, ge=0)
-    collective: float = Field(1.2e-5, ge=0)
+    sequence: float = Field(0.0, ge=0)
+    layer: float = Field(2.0e-5, ge=0)
+    collective: float = Field(8e-6, ge=0)
     moe_layer: float = Field(4e-5, ge=0)
-    expert: float = Field(5e-7, ge=0)
-    quantized: float = Field(1.5, gt=0)
-    blend: float = Field(2.0, ge=1, le=8)
-    skew: float = Field(0.5, ge=0)
+    routing: float = Field(7.0, ge=0)
+    sampling: float = Field(700.0, ge=0)
+    blend: float = Field(1.5, ge=1, le=8)
 
 
 class PowerConstants(Config):
@@ -51,8 +54,8 @@ class PowerConstants(Config):
     measurement: prior.
     """
 
-    busy: float = Field(0.1, ge=0, le=1)
-    byte: float = Field(1.4e-10, ge=0)
+    busy: float = Field(0.2, ge=0, le=1)
+    byte: float = Field(1.2e-10, ge=0)
     flop: float = Field(1.0e-12, ge=0)
     fp8: float = Field(0.6, gt=0)
     link_byte: float = Field(3.2e-11, ge=0)
@@ -90,7 +93,9 @@ class Constants(Config):
     power: PowerConstants = PowerConstants()
     clock: ClockConstants = ClockConstants()
     workload: Mapping[str, float] = Field(default_factory=dict)
-    """Mean prompt lengths that the published tables do not state, by task; used only to read those tables."""
+    """What the published tables do not state of their load: mean prompt lengths by task, and (``gpqa_context``) the mean
+    context of the long task over that of its length histogram. Used only to read those tables.
+    """
 
 
 _DONOR = {"gb200": "b200", "b300": "b200", "gb300": "b200"}

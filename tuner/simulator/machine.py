@@ -1,7 +1,8 @@
 """Time and power of one iteration: a roofline with overheads, an activity model of watts, a clock that both obey.
 
-Time: projections and attention follow one another, each at a smooth maximum of its memory and its compute time;
-collectives and fixed costs are added. Power: ``idle + busy floor + J/byte * bytes/s + J/FLOP * FLOP/s + link``. A cap
+Time: projections, experts and attention follow one another, each at a smooth maximum of its memory and its compute
+time; sampling, the handling of routed tokens, collectives and fixed costs are added. Power: ``idle + busy floor +
+J/byte * bytes/s + J/FLOP * FLOP/s + link``. A cap
 lowers the clock until the draw fits; a clock lock sets it outright. They are different actuators: the cap binds only
 where the draw would exceed it.
 """
@@ -40,16 +41,16 @@ class Machine:
         self.spec, self.gpu, self.layout, self.constants = spec, gpu, layout, constants
         self.prices: dict[tuple[int, int], StepCost] = {}
         """Kept prices of decode steps, for whoever simulates many engines of one kind (see ``RooflineRunner``)."""
-        self.work = WorkModel(spec, layout, narrow=gpu.get("flops_fp8") is not None, skew=constants.time.skew)
+        has = gpu.facts.__contains__
+        self.work = WorkModel(spec, layout, fp8=has("flops_fp8"), fp4=has("flops_fp4"))
         time, watts = constants.time, constants.power
         self._memory = gpu.value("memory_bandwidth") * time.memory
         self._kv = gpu.value("memory_bandwidth") * time.attention
         self._wide = gpu.peak("bf16") * time.compute
         self._narrow = gpu.peak("fp8") * time.compute
         self._link = gpu.value("link_bandwidth") * time.link
-        quantized = 1.0 if spec.precision == "bf16" else time.quantized
-        self._expert = time.expert * quantized
-        self._fixed = time.step + time.layer * spec.layers + time.moe_layer * quantized * spec.moe_layers
+        self._launch = time.step + time.layer * spec.layers
+        self._routing = time.moe_layer * spec.moe_layers
         self.idle, self._limit = gpu.value("idle"), gpu.value("tdp")
         self._busy = watts.busy * self._limit
         self._flop8 = watts.flop * watts.fp8
@@ -82,22 +83,26 @@ class Machine:
     def load(self, work: Work, sequences: float) -> Load:
         """The iteration at the highest clock, split into what the clock moves and what it does not."""
         time, watts = self.constants.time, self.constants.power
-        memory, compute = work.linear_bytes / self._memory, work.linear_wide / self._wide
-        compute += work.linear_narrow / self._narrow
-        linear, linear_share = _overlap(memory, compute, time.blend)
-        attention, pair_share = _overlap(work.attention_bytes / self._kv, work.attention_flops / self._wide, time.blend)
-        host = self._fixed + time.sequence * sequences + time.collective * work.collectives
-        host += self._expert * work.touched_experts
-        share = linear * linear_share + attention * pair_share
-        roofline, link = linear + attention, work.link_bytes / self._link
+        compute = work.linear_wide / self._wide + work.linear_narrow / self._narrow
+        linear, linear_share = _overlap(work.linear_bytes / self._memory, compute, time.blend)
+        compute = work.expert_wide / (self._wide * time.expert) + work.expert_narrow / (self._narrow * time.expert_fp8)
+        expert, expert_share = _overlap(work.expert_bytes / self._memory, compute, time.blend)
+        compute = work.attention_flops / self._wide
+        attention, pair_share = _overlap(work.attention_bytes / self._kv, compute, time.blend)
+        moved = time.sampling * work.logits + time.routing * work.routed_bytes
+        waiting = self._launch + time.sequence * sequences + time.collective * work.collectives
+        share = linear * linear_share + expert * expert_share + attention * pair_share
+        roofline, link = linear + expert + attention + moved / self._memory, work.link_bytes / self._link
+        bytes_moved = work.linear_bytes + work.expert_bytes + work.attention_bytes + moved
         return Load(
             compute=share,
             memory=roofline - share,
             other=link,
-            host=host,
-            stall=time.step + time.collective * work.collectives + link,
-            byte_joules=watts.byte * (work.linear_bytes + work.attention_bytes),
-            flop_joules=watts.flop * (work.linear_wide + work.attention_flops) + self._flop8 * work.linear_narrow,
+            host=waiting + self._routing,
+            stall=waiting + link,
+            byte_joules=watts.byte * bytes_moved,
+            flop_joules=watts.flop * (work.linear_wide + work.expert_wide + work.attention_flops)
+            + self._flop8 * (work.linear_narrow + work.expert_narrow),
             link_joules=watts.link_byte * work.link_bytes,
         )
 
@@ -134,7 +139,7 @@ class Machine:
 class Load:
     """An iteration at the highest clock: seconds by what bounds them, joules by what causes them.
 
-    ``stall`` is the part in which the arithmetic units wait: the host's fixed part and collectives.
+    ``stall`` is the part in which the device waits: for the host's launches and for its peers.
     """
 
     compute: float
@@ -153,8 +158,10 @@ class Load:
 
 def _overlap(memory: float, compute: float, blend: float) -> tuple[float, float]:
     """The smooth maximum of two times and the share of it that compute bounds."""
+    if not compute:
+        return memory, 0.0
     a, b = memory**blend, compute**blend
-    return (a + b) ** (1.0 / blend), b / (a + b) if b else 0.0
+    return (a + b) ** (1.0 / blend), b / (a + b)
 
 
 def voltage(f: float, v_min: float, knee: float) -> float:

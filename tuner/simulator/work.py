@@ -2,12 +2,13 @@
 
 Sources: the arithmetic of a decoder layer. Weights are read once an iteration; experts are read if at least one
 token of the batch meets them (uniform routing, ``1 - (1 - k/E)^tokens``); the cache is read once a decoding sequence
-and once a prefill chunk.
+and once a prefill chunk. Two costs are of how engines do it. Every rank handles the rows of all routed tokens, those of
+experts it does not hold too: published kernel times grow with the tokens by the same amount at any expert split.
+Block-scaled 8-bit grouped products align each held expert to ``ALIGN`` rows and compute the padding.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from energyopt.core.config import ParallelLayout
@@ -16,6 +17,8 @@ from .models import WEIGHT_BYTES, ModelSpec, attention_bytes
 
 KV_BYTES = 2.0
 ACT_BYTES = 2.0
+ALIGN = 128
+"""Rows to which a block-scaled 8-bit grouped product (DeepGEMM, as vLLM calls it) aligns every expert it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +61,24 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Demands of one iteration on one rank. ``wide`` operations are 16-bit, ``narrow`` ones run on 8-bit units."""
+    """Demands of one iteration on one rank. ``wide`` operations are 16-bit, ``narrow`` ones run on 8-bit units.
+
+    ``routed_bytes`` is one pass over the routed tokens' activations; ``logits`` counts the vocabulary entries that
+    sampling looks at.
+    """
 
     linear_bytes: float
     linear_wide: float
     linear_narrow: float
+    expert_bytes: float
+    expert_wide: float
+    expert_narrow: float
     attention_bytes: float
     attention_flops: float
+    routed_bytes: float
+    logits: float
     link_bytes: float
     collectives: float
-    touched_experts: float
 
 
 class WorkModel:
@@ -79,29 +90,31 @@ class WorkModel:
     their sum.
     """
 
-    def __init__(self, spec: ModelSpec, layout: ParallelLayout, *, narrow: bool, skew: float = 0.0) -> None:
+    def __init__(self, spec: ModelSpec, layout: ParallelLayout, *, fp8: bool, fp4: bool = False) -> None:
         self.spec, self.layout = spec, layout
         tp, precision = layout.tp, spec.precision
         self._expert_split = max(layout.ep, tp)
-        self._skew = skew if layout.ep > 1 else 0.0
         self._gather = layout.dp if layout.ep > 1 else 1
         wide_linear = spec.layers * spec.attention_params + spec.dense_layers * 3 * spec.hidden * spec.ffn
         shared = spec.moe_layers * spec.shared_experts * spec.expert_params
         router = spec.moe_layers * spec.hidden * spec.experts
         self._linear_bytes = ((wide_linear + shared) * attention_bytes(precision) + router * 2.0) / tp
+        self._linear_bytes += spec.head_params * 2.0 / tp
         self._expert_bytes = spec.moe_layers * spec.expert_params * WEIGHT_BYTES[precision]
-        self._head_bytes = spec.head_params * 2.0 / tp
         self._linear_flops = 2.0 * (wide_linear + shared + router) / tp
         self._expert_flops = 2.0 * spec.moe_layers * spec.experts_per_token * spec.expert_params / self._expert_split
         self._head_flops = 2.0 * spec.head_params / tp
-        self._narrow_linear = narrow and precision == "fp8"
-        self._narrow_experts = narrow and precision in ("fp8", "mxfp4")
+        self._narrow_linear = fp8 and precision == "fp8"
+        self._narrow_experts = self._narrow_linear or (fp4 and precision == "mxfp4")
+        self._padding = 0.0
+        if self._narrow_linear:  # unlike mxfp4, which has kernels without padding
+            rows = (ALIGN - 1) * spec.experts / self._expert_split
+            self._padding = 2.0 * spec.moe_layers * rows * spec.expert_params
         width = spec.hidden * 10 + (2 * spec.heads * spec.head_dim + 3 * spec.ffn) / tp
-        expert_width = 3 * spec.experts_per_token * (spec.moe_ffn + spec.hidden) / self._expert_split
-        self._act_bytes = ACT_BYTES * (spec.layers * width + spec.moe_layers * expert_width)
-        self._kv_split = kv_split(spec, layout)
+        self._act_bytes = ACT_BYTES * spec.layers * width
+        self._routed_bytes = ACT_BYTES * spec.moe_layers * spec.experts_per_token * spec.hidden
         self._full_layers = spec.layers - spec.sliding_layers - spec.linear_layers
-        self._token_kv = spec.kv_elements * KV_BYTES / self._kv_split
+        self._token_kv = spec.kv_elements * KV_BYTES / kv_split(spec, layout)
         width_qk = spec.kv_lora_rank * 2 + spec.rope_dim if spec.mla else 2 * spec.head_dim
         self._pair_flops = 2.0 * spec.heads * width_qk / tp
         self._link_bytes = 2.0 * spec.layers * spec.hidden * ACT_BYTES * 2.0 * (tp - 1) / tp if tp > 1 else 0.0
@@ -113,26 +126,25 @@ class WorkModel:
 
     def of(self, shape: StepShape) -> Work:
         """The work of one iteration."""
-        spec, tokens = self.spec, shape.tokens
+        tokens = shape.tokens
         routed = tokens * self._gather
-        touched = self.touched(routed)
-        experts = touched / self._expert_split * self.imbalance(routed)
+        linear = self._linear_flops * tokens
+        expert = self._expert_flops * routed
         head = self._head_flops * max(shape.sampled, 1.0)
-        linear, expert = self._linear_flops * tokens, self._expert_flops * routed
-        narrow = (linear if self._narrow_linear else 0.0) + (expert if self._narrow_experts else 0.0)
         kv_bytes, pairs = self._attention(shape)
         return Work(
-            linear_bytes=self._linear_bytes
-            + self._head_bytes
-            + experts * self._expert_bytes
-            + tokens * self._act_bytes,
-            linear_wide=linear + expert + head - narrow,
-            linear_narrow=narrow,
+            linear_bytes=self._linear_bytes + tokens * self._act_bytes,
+            linear_wide=head if self._narrow_linear else linear + head,
+            linear_narrow=linear if self._narrow_linear else 0.0,
+            expert_bytes=self.touched(routed) / self._expert_split * self._expert_bytes,
+            expert_wide=0.0 if self._narrow_experts else expert,
+            expert_narrow=expert + self._padding if self._narrow_experts else 0.0,
             attention_bytes=kv_bytes,
             attention_flops=pairs * self._pair_flops,
+            routed_bytes=routed * self._routed_bytes,
+            logits=shape.sampled * self.spec.vocab,
             link_bytes=tokens * self._link_bytes,
             collectives=self._collectives,
-            touched_experts=experts * spec.moe_layers,
         )
 
     def touched(self, tokens: float) -> float:
@@ -141,13 +153,6 @@ class WorkModel:
         if not spec.moe_layers:
             return 0.0
         return float(spec.experts * (1.0 - (1.0 - spec.experts_per_token / spec.experts) ** tokens))
-
-    def imbalance(self, tokens: float) -> float:
-        """Work of the fullest rank over the mean: a rank's share of random assignments scatters as one over a root."""
-        if not self._skew:
-            return 1.0
-        assigned = tokens * self.spec.experts_per_token / self._expert_split
-        return 1.0 + self._skew * math.sqrt((1.0 - 1.0 / self._expert_split) / max(assigned, 1.0))
 
     def _attention(self, shape: StepShape) -> tuple[float, float]:
         """Bytes of cache read and written, and (query, key) pairs, over all layers."""

@@ -15,10 +15,10 @@ from tuner.simulator.score import score, spearman, summary
 
 TABLE, SWEEP = "mlenergy_v3_llm.csv", "rtxpro6000_power_cap_sweep.csv"
 KNOWN_ROWS = {
-    "h100 dense": (0.06, 0.07),
-    "b200 dense": (0.09, 0.10),
-    "h100 moe": (0.10, 0.14),
-    "b200 moe": (0.20, 0.19),
+    "h100 dense": (0.035, 0.05),
+    "b200 dense": (0.08, 0.07),
+    "h100 moe": (0.11, 0.09),
+    "b200 moe": (0.16, 0.15),
 }
 """tok/s and J/token of the rows the constants were fitted on, with a little room: a change of the model shows here."""
 
@@ -37,7 +37,9 @@ def test_released_constants_are_as_good_as_when_they_were_released(tables: Path)
 
 def test_two_anchors_bring_models_with_experts_near(tables: Path) -> None:
     document = mlenergy_accuracy(tables / TABLE, anchors=2)
-    assert document["classes"]["h100 moe"]["j_per_token_mape"] <= 0.12
+    for kind, rate in (("h100 moe", 0.10), ("b200 moe", 0.15)):
+        assert document["classes"][kind]["j_per_token_mape"] <= 0.12
+        assert document["classes"][kind]["tok_s_mape"] <= rate
     assert document["rows_scored"] < document["rows_used"]
 
 

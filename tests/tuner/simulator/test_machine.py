@@ -85,22 +85,41 @@ def test_voltage_is_flat_to_the_knee_and_then_rises_to_one() -> None:
 
 def test_weights_are_read_once_and_divide_over_the_ranks() -> None:
     shape = decode(1, 0)
-    whole, half = (WorkModel(DENSE, ParallelLayout(tp=tp), narrow=True).of(shape) for tp in (1, 2))
+    whole, half = (WorkModel(DENSE, ParallelLayout(tp=tp), fp8=True).of(shape) for tp in (1, 2))
     assert whole.linear_bytes == pytest.approx(DENSE.weight_bytes() - DENSE.head_params * 2, rel=0.001)
     assert half.linear_bytes == pytest.approx(whole.linear_bytes / 2, rel=0.001)
     assert whole.link_bytes == 0 < half.link_bytes
 
 
 def test_experts_touched_grow_from_top_k_to_all() -> None:
-    model = WorkModel(MOE, ParallelLayout(), narrow=True)
+    model = WorkModel(MOE, ParallelLayout(), fp8=True)
     assert model.touched(1) == pytest.approx(MOE.experts_per_token)
     assert model.touched(10_000) == pytest.approx(MOE.experts)
 
 
 def test_flops_are_two_per_active_weight_and_token() -> None:
-    work = WorkModel(MOE, ParallelLayout(), narrow=False).of(StepShape(64, 0, sampled=64))
+    work = WorkModel(MOE, ParallelLayout(), fp8=False).of(StepShape(64, 0, sampled=64))
     embeddings = MOE.head_params
-    assert work.linear_wide == pytest.approx(2 * 64 * (MOE.active_params - embeddings), rel=0.001)
+    computed = work.linear_wide + work.expert_wide
+    assert computed == pytest.approx(2 * 64 * (MOE.active_params - embeddings), rel=0.001)
+
+
+def test_eight_bit_experts_pay_for_the_rows_that_align_them() -> None:
+    small, large = (MOE.model_copy(update={"precision": "fp8"}) for _ in range(2))
+    one = WorkModel(small, ParallelLayout(), fp8=True).of(decode(1))
+    many = WorkModel(large, ParallelLayout(), fp8=True).of(decode(1001))
+    per_token = 2 * MOE.moe_layers * MOE.experts_per_token * MOE.expert_params
+    assert many.expert_narrow - one.expert_narrow == pytest.approx(1000 * per_token)
+    padding = 2 * 127 * MOE.moe_layers * MOE.experts * MOE.expert_params
+    assert one.expert_narrow == pytest.approx(padding + per_token)
+    half = WorkModel(small, ParallelLayout(tp=2, ep=2), fp8=True).of(decode(1))
+    assert half.expert_narrow == pytest.approx(one.expert_narrow / 2)
+
+
+def test_routed_rows_pass_every_rank_and_sampling_sees_the_vocabulary() -> None:
+    whole, split = (WorkModel(MOE, ParallelLayout(tp=n, ep=n), fp8=True).of(decode(8)) for n in (1, 4))
+    assert whole.routed_bytes == split.routed_bytes > 0
+    assert whole.logits == 8 * MOE.vocab
 
 
 def test_latent_caches_are_copied_and_grouped_ones_split_until_the_heads_run_out() -> None:
