@@ -77,5 +77,6 @@ def main() -> None:
             f"internal error: {type(error).__name__}: {error}\nThis is a fault of energyopt; "
             "run `energyopt --debug ...` again to see where.",
             markup=False,
+            soft_wrap=True,
         )
         sys.exit(1)

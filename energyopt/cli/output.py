@@ -30,11 +30,11 @@ def print_json(document: Mapping[str, object] | list[object]) -> None:
 
 
 def print_error(error: EnergyoptError) -> None:
-    """One sentence on standard error."""
+    """One sentence on standard error, on one line: a log or a search must find it whole."""
     word = "no feasible configuration" if isinstance(error, NoFeasibleError) else "error"
     console = message_console()
     console.print(f"[bold red]{word}:[/] ", end="")
-    console.print(error.message, markup=False)
+    console.print(error.message, markup=False, soft_wrap=True)
 
 
 def finite(value: object) -> object:

@@ -53,7 +53,7 @@ class StudyBar:
             left="" if state.eta is None else f"{format_duration(state.eta)} left",
         )
         if state.message:
-            self._console.print(state.message, markup=False, highlight=False)
+            self._console.print(state.message, markup=False, highlight=False, soft_wrap=True)
 
 
 def share_done(state: StudyProgress) -> float:

@@ -23,7 +23,8 @@ def run_and_print(session: Session, study_id: str, *, as_json: bool) -> None:
         except NoFeasibleError as error:
             nothing = error
         except KeyboardInterrupt:
-            console.print(f"Interrupted. Nothing finished is lost: energyopt studies resume {study_id}", markup=False)
+            message = f"Interrupted. Nothing finished is lost: energyopt studies resume {study_id}"
+            console.print(message, markup=False, soft_wrap=True)
             raise typer.Exit(130) from None
     if as_json:
         print_json(summary_json(session, study_id))

@@ -54,6 +54,7 @@ def trials_table(summary: StudySummary) -> Table:
 def plot_pareto(console: Console, summary: StudySummary) -> None:
     """A scatter of all trials that have figures; nothing is drawn without any.
 
+    The key stands below: plotext would draw it over the upper left corner, where the best trials are.
     plotext keeps one figure for the process; it is cleared before use and nobody else draws on it.
     """
     points = [(row, row_value(row, summary.objective), row.tpot_p90) for row in summary.rows]
@@ -72,12 +73,11 @@ def plot_pareto(console: Console, summary: StudySummary) -> None:
         ("baseline", "B", [p for p in drawable if summary.baseline and p[0].trial == summary.baseline.trial]),
         ("best", "*", [p for p in drawable if summary.best and p[0].trial == summary.best.trial]),
     )
-    for label, marker, group in groups:
-        if group:
-            plotext.scatter(
-                [x for _, x, _ in group], [y for _, _, y in group], marker=marker, label=f"{marker} {label}"
-            )
+    drawn = [(label, marker, group) for label, marker, group in groups if group]
+    for _, marker, group in drawn:
+        plotext.scatter([x for _, x, _ in group], [y for _, _, y in group], marker=marker)
     console.print(plotext.uncolorize(plotext.build()), markup=False, highlight=False)
+    console.print("   ".join(f"{marker} {label}" for label, marker, _ in drawn), markup=False, highlight=False)
 
 
 def settings(params: Mapping[str, object], usual: Mapping[str, object]) -> str:

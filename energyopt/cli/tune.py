@@ -80,8 +80,9 @@ def _show_plan(console: Console, planned: PlannedStudy) -> None:
         f"  {planned.valid_points} valid configurations, up to {spec.budget.trials} tried, "
         f"{spec.budget.verify_pairs} verification pairs, about {format_duration(planned.expected_seconds)}",
         markup=False,
+        soft_wrap=True,
     )
     for rule, count in planned.removed.items():
-        console.print(f"  {count} combinations removed: {rule}", markup=False)
+        console.print(f"  {count} combinations removed: {rule}", markup=False, soft_wrap=True)
     for line in planned.meter_notes:
-        console.print(f"  energy: {line}", markup=False)
+        console.print(f"  energy: {line}", markup=False, soft_wrap=True)

@@ -117,3 +117,11 @@ def test_a_fault_of_ours_is_one_sentence_too(energyopt: Cli, monkeypatch: pytest
     assert done.code == 1
     assert "internal error: ZeroDivisionError: one over none" in done.err
     assert "Traceback" not in done.err
+
+
+def test_a_long_error_stays_on_one_line(energyopt: Cli, tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 120)
+    done = energyopt("tune", str(long))
+    assert done.code == 1
+    assert done.err.count("\n") == 1
+    assert str(long) in done.err

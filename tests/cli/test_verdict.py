@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from energyopt.cli.tables import joules_from, result_table, settings
+from energyopt.cli.tables import joules_from, plot_pareto, result_table, settings
 from energyopt.cli.verdict import verdict
 from energyopt.core.clock import FakeClock
 from energyopt.core.study import Recommendation
@@ -71,3 +71,19 @@ def test_settings_show_what_differs(summary: StudySummary) -> None:
     assert settings(usual, usual) == "as baseline"
     changed = usual | {"decode.engine.kv.prefix_caching": False, "decode.engine.threads": 1}
     assert settings(changed, usual) == "cache=off threads=1"
+
+
+def test_the_key_of_the_plot_covers_no_trial(summary: StudySummary) -> None:
+    """The best trial is where a key inside the plot would be: up and to the left."""
+    corner = [replace(summary.rows[0], feasible=True, on_front=True, tokens_per_joule=9.0, tpot_p90=0.2)]
+    rest = [
+        replace(summary.rows[1], feasible=False, on_front=False, tokens_per_joule=1.0, tpot_p90=seconds)
+        for seconds in (0.1, 1.0)
+    ]
+    page = StringIO()
+    console = Console(file=page, width=80)
+    plot_pareto(console, replace(summary, rows=tuple(corner + rest), baseline=corner[0], best=corner[0]))
+    plot, key = page.getvalue().rstrip("\n").rsplit("\n", 1)
+    assert plot.count("*") == 1
+    assert plot.count("x") == 2
+    assert key.split("   ") == ["x misses an SLO", "# Pareto set", "B baseline", "* best"]
