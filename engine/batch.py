@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from energyopt.core.errors import ConfigError
 from energyopt.core.units import Bytes, Seconds
 
+from .kv.layout import FullAttention, GroupSpec
 from .request import Request, TokenLogprobs
 
 
@@ -29,10 +31,19 @@ class ScheduledRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """Copy all of block ``source`` to block ``target``, before anything of the batch is computed."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's work. Decodes stand before prefill chunks."""
+    """One step's work. Decodes stand before prefill chunks. ``copies`` come first, in order."""
 
     items: tuple[ScheduledRequest, ...]
+    copies: tuple[BlockCopy, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -58,11 +69,27 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What the runner's KV pool is: ``num_blocks`` blocks of ``block_tokens`` tokens, ``bytes_per_block`` each."""
+    """What the runner's KV pool is: ``num_blocks`` blocks of ``block_tokens`` tokens, ``bytes_per_block`` each.
+
+    ``groups`` are the groups of layers that share the pool, the one of ``block_tokens`` first; none named means that
+    every layer reads every position. Raises ConfigError if ``block_tokens`` is not the first group's.
+    """
 
     num_blocks: int
     block_tokens: int
     bytes_per_block: Bytes
+    groups: tuple[GroupSpec, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.groups and self.groups[0].block_tokens != self.block_tokens:
+            raise ConfigError(
+                f"block_tokens = {self.block_tokens} is not allowed: the first group's blocks have "
+                f"{self.groups[0].block_tokens} tokens."
+            )
+
+    @property
+    def all_groups(self) -> tuple[GroupSpec, ...]:
+        return self.groups or (FullAttention(self.block_tokens),)
 
 
 class Runner(Protocol):

@@ -15,16 +15,10 @@ from energyopt.core.errors import EngineError
 from energyopt.core.units import Bytes
 
 from .batch import Batch, CacheShape, Sampled, ScheduledRequest, StepResult
+from .fake_kv import FakeKv, prefix_digest
 from .request import Request, TokenLogprobs
 
-_PRIME = (1 << 61) - 1
-_FACTOR = 0x9E3779B97F4A7C15 % _PRIME
 LOWERCASE = range(97, 123)
-
-
-def prefix_digest(digest: int, token: int) -> int:
-    """The fake KV of a position: a polynomial hash of all tokens up to it (``digest`` is the position before, or 0)."""
-    return (digest * _FACTOR + token + 1) % _PRIME
 
 
 class FakeRunner:
@@ -33,7 +27,7 @@ class FakeRunner:
     ``step_time`` is what one step takes: seconds, or a function of the batch. ``fail_at`` is the number of the step
     (from 0) that raises EngineError. ``vocabulary`` are the ids it may sample, lowercase letters by default; with
     ``say`` it samples those ids in order, over and over. ``verify`` checks before each step that every slot a request
-    reads holds that request's own prefix, and that no block is written for two requests.
+    reads holds that request's own prefix, in every group of layers, and that no block is written for two requests.
     """
 
     def __init__(
@@ -59,7 +53,7 @@ class FakeRunner:
         self._say = tuple(say) if say else None
         self._verify = verify
         self._devices = devices
-        self._kv: dict[int, list[int | None]] = {}
+        self._kv = FakeKv(self._cache)
 
     @property
     def cache(self) -> CacheShape:
@@ -73,8 +67,9 @@ class FakeRunner:
         """Compute the batch. Raises EngineError at ``fail_at``, on a second thread, after ``close`` or on bad KV."""
         self._check_call()
         start = self._clock.now()
+        self._kv.copy(batch.copies)
         if self._verify:
-            self._verify_batch(batch)
+            self._kv.verify(batch)
         sampled = [self._compute(item) for item in batch.items]
         step_time = self._step_time(batch) if callable(self._step_time) else self._step_time
         self._clock.sleep(type(start)(step_time))
@@ -85,12 +80,12 @@ class FakeRunner:
         self.closed = True
 
     def block(self, block: int) -> Sequence[int | None]:
-        """What a block holds, for a mover; None where nothing was written yet."""
-        return tuple(self._kv.get(block, [None] * self._cache.block_tokens))
+        """What a block holds, for a mover; empty where nothing was written yet."""
+        return self._kv.get(block)
 
     def set_block(self, block: int, digests: Sequence[int | None]) -> None:
         """Overwrite a block, as a load does."""
-        self._kv[block] = list(digests)
+        self._kv.set(block, digests)
 
     def _check_call(self) -> None:
         if self.closed:
@@ -102,21 +97,14 @@ class FakeRunner:
             raise EngineError(f"The fake runner failed at step {self.steps}, as it was told to.")
 
     def _compute(self, item: ScheduledRequest) -> Sampled | None:
-        request, size = item.request, self._cache.block_tokens
-        digest = self._read(request, item.start - 1) if item.start else 0
-        for position, token in enumerate(request.tokens(item.start, item.start + item.count), item.start):
+        request = item.request
+        digest = self._kv.newest(request, item.start - 1) if item.start else 0
+        digests: list[int] = []
+        for token in request.tokens(item.start, item.start + item.count):
             digest = prefix_digest(digest, token)
-            block = request.block_ids[position // size]
-            self._kv.setdefault(block, [None] * size)[position % size] = digest
+            digests.append(digest)
+        self._kv.write(request, item.start, digests)
         return self._sample(request, digest) if item.sample else None
-
-    def _read(self, request: Request, position: int) -> int:
-        size = self._cache.block_tokens
-        block = request.block_ids[position // size]
-        digest = self._kv.get(block, [None] * size)[position % size]
-        if digest is None:
-            raise EngineError(f"Request {request.id!r} reads position {position} in block {block}: never written.")
-        return digest
 
     def _sample(self, request: Request, digest: int) -> Sampled:
         if self._say is not None:
@@ -129,23 +117,6 @@ class FakeRunner:
         others = [other for other in self._vocabulary if other != token]
         top = ((token, -0.5), *((other, -1.0 - rank) for rank, other in enumerate(others)))
         return Sampled(token, TokenLogprobs(-0.5, top[:wanted]))
-
-    def _verify_batch(self, batch: Batch) -> None:
-        """Raise EngineError on the first slot that a request would read wrongly, or block that two would write."""
-        writers: dict[int, str] = {}
-        size = self._cache.block_tokens
-        for item in batch.items:
-            request, digest = item.request, 0
-            for position, token in enumerate(request.tokens(0, item.start)):
-                digest = prefix_digest(digest, token)
-                if self._read(request, position) != digest:
-                    block = request.block_ids[position // size]
-                    raise EngineError(
-                        f"Request {request.id!r} reads another prefix at position {position}, block {block}."
-                    )
-            for block in request.block_ids[item.start // size : -(-(item.start + item.count) // size)]:
-                if writers.setdefault(block, request.id) != request.id:
-                    raise EngineError(f"Requests {writers[block]!r} and {request.id!r} both write KV block {block}.")
 
 
 class FakeTokenizer:

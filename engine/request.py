@@ -58,9 +58,13 @@ class SamplingParams:
 
 
 class Status(StrEnum):
-    """``PREEMPTED`` waits like ``WAITING`` but keeps its output tokens, which are computed again."""
+    """``PREEMPTED`` waits like ``WAITING`` but keeps its output tokens, which are computed again.
+
+    ``LOADING`` holds blocks that a copy from a lower tier fills.
+    """
 
     WAITING = "waiting"
+    LOADING = "loading"
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED = "finished"
@@ -74,9 +78,37 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
+NO_BLOCK = -1
+"""In a block table: nothing is kept for these positions."""
+
+
+@dataclass(slots=True, eq=False)
+class KvNotes:
+    """What the cache notes about a request, beside its tables.
+
+    ``covered`` tokens have their places, and ``quiet`` is the first position at which the cache has something to do
+    after a step; both only save work. ``shared_boundary`` is where another prompt was seen to part from this one.
+    ``tiers`` False keeps the request from asking lower tiers again, after a load that failed. ``seen`` says that the
+    tiers were told of it, ``answer`` is what they last answered.
+    """
+
+    covered: int = 0
+    quiet: int = 0
+    shared_boundary: int = 0
+    boundaries: tuple[int, ...] = ()
+    read_from: list[int] = field(default_factory=list)
+    tiers: bool = True
+    seen: bool = False
+    answer: tuple[int, int, dict[tuple[int, int], str]] | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Request:
-    """State of one request inside the engine. ``num_computed`` tokens have their KV in ``block_ids``."""
+    """State of one request inside the engine. ``num_computed`` tokens have their KV in ``block_ids``.
+
+    A model with several groups of layers has a table for each: ``block_ids`` is the first group's, ``other_tables``
+    are the others'. An entry is ``NO_BLOCK`` where the group no longer reads the positions.
+    """
 
     id: str
     prompt: tuple[int, ...]
@@ -87,12 +119,14 @@ class Request:
     output: list[int] = field(default_factory=list)
     num_computed: int = 0
     block_ids: list[int] = field(default_factory=list)
+    other_tables: list[list[int]] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     cached_tokens: int = 0
     cached_by_tier: dict[str, int] = field(default_factory=dict)
     num_preemptions: int = 0
     token_times: list[Seconds] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    kv: KvNotes = field(default_factory=KvNotes)
 
     @property
     def num_tokens(self) -> int:

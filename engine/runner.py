@@ -77,6 +77,8 @@ class TorchRunner:
         pool = self.pool
         self._use_threads()
         with torch.inference_mode(), foreign_memory_errors(f"A step of {batch.num_tokens} tokens"):
+            for copy in batch.copies:
+                pool[:, copy.target] = pool[:, copy.source]
             tokens, positions, pages = self._inputs(batch)
             hidden = self._model.forward(tokens, positions, pages, pool)
             return self._model.logits(self._last_rows(batch, hidden))

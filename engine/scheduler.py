@@ -13,9 +13,11 @@ from energyopt.core.errors import EngineError
 from energyopt.core.records import FinishReason, Phase, StepShare
 from energyopt.core.units import Seconds
 
-from .batch import Batch, Sampled, ScheduledRequest, StepResult
+from .batch import Batch, Sampled, StepResult
 from .counters import Counters
-from .kv.coordinator import KvCoordinator
+from .kv.coordinator import Admission, KvCoordinator
+from .kv.prefix import NO_HIT, PrefixHit
+from .plan import Plan, is_decode
 from .policy import AdmissionPolicy, FirstComeFirstServed
 from .request import Request, Status
 from .settled import NewToken, Settled
@@ -23,34 +25,8 @@ from .validate import check_fits, check_length
 from .waiting import WaitingQueue
 
 _NOTHING_CACHED: Mapping[str, int] = {}
-
-
-class _Plan:
-    """A batch in the making, and what is left of its token budget."""
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self._decodes: list[ScheduledRequest] = []
-        self._prefills: list[ScheduledRequest] = []
-
-    @property
-    def empty(self) -> bool:
-        return not (self._decodes or self._prefills)
-
-    def add(self, request: Request, count: int) -> None:
-        """Also a request that comes back from preemption may be a decode: the cache can hold all but its last token."""
-        start = request.num_computed
-        item = ScheduledRequest(request, start, count, start + count == request.num_tokens)
-        (self._decodes if _is_decode(item) else self._prefills).append(item)
-        self.budget -= count
-
-    def batch(self) -> Batch:
-        return Batch((*self._decodes, *self._prefills))
-
-
-def _is_decode(item: ScheduledRequest) -> bool:
-    """``item.request.phase is DECODE`` as it was when the item was planned, and cheaper to ask."""
-    return item.count == 1 and item.sample and bool(item.request.output)
+_MOST_ASKING = 16
+"""Requests that may wait for a tier's answer at once; each is asked for again in every step."""
 
 
 class Scheduler:
@@ -58,7 +34,8 @@ class Scheduler:
 
     Running requests stand in order of admission. When blocks run out the youngest is preempted: it loses its blocks,
     keeps its tokens and waits at the front. The oldest is preempted by nobody, and ``add`` refuses what could not run
-    alone, so something always finishes.
+    alone, so something always finishes. A request whose prefix comes from a lower tier holds a seat and its blocks
+    until the copy ends; others go on and may overtake it. If its load fails, it waits again and computes.
     """
 
     def __init__(
@@ -77,6 +54,8 @@ class Scheduler:
         self._eos_ids = eos_ids
         self._waiting = WaitingQueue(policy or FirstComeFirstServed())
         self._running: list[Request] = []
+        self._loading: dict[str, tuple[Request, PrefixHit]] = {}
+        self._asking: list[Request] = []
         self._hits: dict[str, Mapping[str, int]] = {}
 
     @property
@@ -85,14 +64,19 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        """Requests that do not run yet, also those whose blocks are being loaded."""
+        return len(self._waiting) + len(self._loading) + len(self._asking)
+
+    @property
+    def num_loading(self) -> int:
+        return len(self._loading)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running or self._waiting)
+        return bool(self._running or self.num_waiting)
 
     def running(self) -> Iterator[Request]:
-        """Requests that hold blocks, oldest first."""
+        """Requests that compute, oldest first."""
         return iter(self._running)
 
     def add(self, request: Request) -> None:
@@ -108,22 +92,28 @@ class Scheduler:
         if request.status is Status.RUNNING:
             self._running.remove(request)
             self.cache.free(request)
+        elif request.status is Status.LOADING:
+            del self._loading[request.id]
+            self.cache.free(request)
+        elif request in self._asking:
+            self._asking.remove(request)
         else:
             self._waiting.discard(request)
         request.status = Status.FINISHED
         request.finish_reason = reason
 
     def schedule(self) -> Batch | None:
-        """The next step's batch; None only if there is no request."""
-        plan = _Plan(self._config.max_num_batched_tokens)
+        """The next step's batch; None if there is no request, or if all of them wait for a lower tier."""
+        self._take_landed()
+        plan = Plan(self._config.max_num_batched_tokens)
         prefills = self._plan_decodes(plan)
         self._plan_prefills(plan, prefills)
         self._plan_admissions(plan)
         if plan.empty:
-            if self.has_work:
+            if self.has_work and not (self.cache.busy or self._asking):
                 raise EngineError("The scheduler has requests but found nothing to compute.")
             return None
-        return plan.batch()
+        return plan.batch(self.cache.take_copies())
 
     def settle(self, batch: Batch, result: StepResult) -> Settled:
         """Take over what a step computed: tokens, cached blocks, requests that ended.
@@ -137,7 +127,7 @@ class Scheduler:
         for item, sampled in zip(batch.items, result.sampled, strict=True):
             request = item.request
             cached = self._hits.pop(request.id, _NOTHING_CACHED) if self._hits else _NOTHING_CACHED
-            phase = Phase.DECODE if _is_decode(item) else Phase.PREFILL
+            phase = Phase.DECODE if is_decode(item) else Phase.PREFILL
             shares.append(StepShare(request.id, phase, item.count, item.start, cached))
             self.cache.commit(request, item.start + item.count)
             if (sampled is not None) != item.sample:
@@ -145,14 +135,25 @@ class Scheduler:
             if sampled is not None:
                 self._append(request, sampled, result.end)
                 tokens.append(NewToken(request, sampled))
+        self.cache.end_step()
         self.counters.stepped(result.end - result.start, len(tokens))
         return Settled(tuple(tokens), tuple(shares))
 
     def check_integrity(self) -> None:
-        """Raise EngineError if a block is lost, or held by somebody who is not running. O(pool)."""
-        self.cache.check_integrity(self._running)
+        """Raise EngineError if a block is lost, or held by somebody who neither runs nor loads. O(pool)."""
+        self.cache.check_integrity([*self._running, *(request for request, _ in self._loading.values())])
 
-    def _plan_decodes(self, plan: _Plan) -> list[Request]:
+    def _take_landed(self) -> None:
+        """Requests whose load ended: they run on from what arrived, or wait once more and compute."""
+        landed = self.cache.poll()
+        for request in landed.loaded:
+            _, hit = self._loading.pop(request.id)
+            self.cache.begin(request, hit)
+            self._begin(request, hit)
+        for request in landed.failed:
+            self._back_to_queue(request)
+
+    def _plan_decodes(self, plan: Plan) -> list[Request]:
         """One token for each decoding request, oldest first; returns the running requests that still prefill."""
         prefills: list[Request] = []
         for request in tuple(self._running):
@@ -167,51 +168,96 @@ class Scheduler:
     def _make_room(self, request: Request) -> bool:
         """A place for one more token, taken from the youngest if need be; False if that is the request itself."""
         while not self.cache.grow(request, request.num_computed + 1):
-            if self._preempt_youngest() is request:
+            if self._make_way() in (request, None):
                 return False
         return True
 
-    def _plan_prefills(self, plan: _Plan, prefills: list[Request]) -> None:
+    def _plan_prefills(self, plan: Plan, prefills: list[Request]) -> None:
         """The next chunk of each prompt that was begun, as far as tokens and blocks go.
 
         A chunk shrinks to the blocks that are idle; others are preempted for it only if the step had no work at all.
         """
         for request in prefills:
-            while plan.empty and request.status is Status.RUNNING and self.cache.room(request) == 0:
-                self._preempt_youngest()
-            if request.status is not Status.RUNNING:
-                continue
-            count = min(request.remaining, plan.budget, self.cache.room(request))
-            if count:
-                self.cache.grow(request, request.num_computed + count)
-                plan.add(request, count)
+            while plan.empty and request.status is Status.RUNNING and self.cache.room(request, 1) == 0:
+                if self._make_way() is None:
+                    break
+            if request.status is Status.RUNNING:
+                self._plan_chunk(plan, request)
 
-    def _plan_admissions(self, plan: _Plan) -> None:
-        """Admit in the policy's order while there are tokens, seats and blocks; nobody overtakes one that must wait.
-
-        One idle block per running request is left alone, so that an admission does not force a preemption at once.
-        """
-        while plan.budget and self._waiting and len(self._running) < self._config.max_num_seqs:
-            request = self._waiting.peek()
-            hit = self.cache.lookup(request)
-            if not self.cache.can_admit(request, hit, spare=len(self._running)):
-                return
-            self._waiting.pop()
-            self.cache.admit(request, hit)
-            if request.num_preemptions == 0:
-                request.cached_tokens, request.cached_by_tier = hit.tokens, dict(hit.by_tier)
-                self._hits[request.id] = request.cached_by_tier
-                self.counters.admitted(len(request.prompt), hit.by_tier)
-            request.status = Status.RUNNING
-            self._running.append(request)
-            count = min(request.remaining, plan.budget)
+    def _plan_chunk(self, plan: Plan, request: Request) -> None:
+        """As much of a request as the budget, the blocks, and the states that are worth keeping allow."""
+        wanted = min(request.remaining, plan.budget)
+        wanted = self.cache.chunk_end(request, request.num_computed + wanted) - request.num_computed
+        count = self.cache.room(request, wanted)
+        if count:
             self.cache.grow(request, request.num_computed + count)
             plan.add(request, count)
 
+    def _plan_admissions(self, plan: Plan) -> None:
+        """Admit in the policy's order while there are tokens, seats and blocks.
+
+        Nobody overtakes one that must wait for blocks, but who waits for an answer or a copy of a lower tier is passed
+        by. One idle block per running request is left alone, so that an admission does not force a preemption at once.
+        """
+        for request in self._asking:
+            self._waiting.push(request)
+        self._asking = []
+        while plan.budget and self._waiting and len(self._running) + len(self._loading) < self._config.max_num_seqs:
+            request = self._waiting.peek()
+            hit = self.cache.lookup(request)
+            if hit.later:
+                self._asking.append(self._waiting.pop())
+                if len(self._asking) >= _MOST_ASKING:
+                    return
+                continue
+            if not self.cache.can_admit(request, hit, spare=len(self._running)):
+                if self._running or self._loading or self.cache.busy:
+                    return
+                hit = NO_HIT  # alone, and the prefix stands in its own way: whoever computes all of it fits
+            admission = self.cache.admit(request, hit)
+            if admission is Admission.VANISHED:
+                continue
+            self._waiting.pop()
+            if admission is Admission.LOADING:
+                request.status = Status.LOADING
+                self._loading[request.id] = (request, hit)
+            else:
+                self._begin(request, hit)
+                self._plan_chunk(plan, request)
+
+    def _begin(self, request: Request, hit: PrefixHit) -> None:
+        """A request takes its place among the running ones; what it hit is counted at its first admission."""
+        if request.num_preemptions == 0:
+            request.cached_tokens, request.cached_by_tier = hit.tokens, dict(hit.by_tier)
+            self._hits[request.id] = request.cached_by_tier
+            self.counters.admitted(len(request.prompt), hit.by_tier)
+        request.status = Status.RUNNING
+        self._running.append(request)
+
+    def _make_way(self) -> Request | None:
+        """Take the blocks of the youngest running request; None if that would take them from the only one.
+
+        Then copies hold the rest: a load is called off, or, if there is none, the stores end soon.
+        """
+        if len(self._running) > 1:
+            return self._preempt_youngest()
+        if self._loading:
+            request, _ = next(reversed(self._loading.values()))
+            self._back_to_queue(request)
+        elif not self.cache.busy:
+            raise EngineError(f"Request {self._running[0].id!r} runs alone and the KV pool is still too small for it.")
+        return None
+
+    def _back_to_queue(self, request: Request) -> None:
+        """A request whose load failed or was called off waits again, and will not ask the tiers again."""
+        del self._loading[request.id]
+        self.cache.free(request)
+        request.kv.tiers = False
+        request.status = Status.PREEMPTED if request.num_preemptions else Status.WAITING
+        self._waiting.push(request)
+
     def _preempt_youngest(self) -> Request:
         """Send the youngest running request back to the front of the queue, without its blocks."""
-        if len(self._running) == 1:
-            raise EngineError(f"Request {self._running[0].id!r} runs alone and the KV pool is still too small for it.")
         victim = self._running.pop()
         self.cache.free(victim)
         victim.status = Status.PREEMPTED

@@ -27,6 +27,9 @@ from .stream import Stream, deliver
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE = 0.005
+"""Seconds that a loop sleeps for a lower tier before it looks for new requests again."""
+
 
 def ignore(record: object) -> None:
     """The hook of a caller who wants no records."""
@@ -67,7 +70,8 @@ class EngineService:
         try:
             while self._intake.open:
                 self._take(self._intake.collect(block=not self._scheduler.has_work))
-                self._steps.step()
+                if not self._steps.step() and self._scheduler.has_work:
+                    self._scheduler.cache.wait(_PATIENCE)
                 self._intake.placed(running=self._scheduler.num_running, waiting=self._scheduler.num_waiting)
             self._take(self._intake.collect(block=False))
             self._abort(tuple(self._streams.values()))
@@ -79,6 +83,7 @@ class EngineService:
         else:
             self.end("The engine is closed.", None)
         finally:
+            self._scheduler.cache.close()
             self._runner.close()
 
     def end(self, message: str, cause: BaseException | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from energyopt.core.errors import PromptTooLongError, RequestError
 
 from .batch import CacheShape
+from .kv.layout import Layout
 from .request import SamplingParams
 
 
@@ -45,7 +46,7 @@ def check_fits(prompt_tokens: int, max_tokens: int, cache: CacheShape) -> None:
 
     The last token sampled is never fed back, so it needs no place.
     """
-    needed = -(-(prompt_tokens + max_tokens - 1) // cache.block_tokens)
+    needed = Layout(cache.all_groups).peak_blocks(prompt_tokens + max_tokens - 1, chunk=1)
     if needed > cache.num_blocks:
         raise PromptTooLongError(
             f"The prompt has {prompt_tokens} tokens and max_tokens is {max_tokens}, which takes {needed} KV blocks of "

@@ -6,7 +6,8 @@ but its hash can still be hit) or *free* (idle and worthless); the three always 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 
 from energyopt.core.errors import ConfigError, EngineError
 
@@ -16,20 +17,23 @@ class BlockPool:
 
     An idle block without a hash goes to the head, one with a hash to the tail: nothing that could still be hit is
     evicted while something worthless is idle. Free a request's blocks last one first, so that its tail is evicted
-    before its head. Every operation is O(1) per block: the queue is a doubly linked list in two arrays, with index
-    ``num_blocks`` as its sentinel.
+    before its head. Each of ``num_groups`` groups of layers has hashes of its own; the queue serves all. Every
+    operation is O(1) per block: the queue is a doubly linked list in two arrays, with index ``num_blocks`` as its
+    sentinel. A cached block costs about 180 bytes: two map slots, its hash, and 13 bytes of arrays.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, num_groups: int = 1) -> None:
         if num_blocks < 1:
             raise ConfigError(f"A pool of {num_blocks} KV blocks is not allowed: it must have at least 1.")
         self.num_blocks = num_blocks
         self.evictions = 0
-        self._refs = [0] * num_blocks
+        self._refs = array("i", bytes(4 * num_blocks))
+        self._groups = bytearray(num_blocks)
         self._hashes: list[bytes | None] = [None] * num_blocks
-        self._by_hash: dict[bytes, int] = {}
-        self._next = [*range(1, num_blocks + 1), 0]
-        self._prev = [num_blocks, *range(num_blocks)]
+        self._by_hash: tuple[dict[bytes, int], ...] = tuple({} for _ in range(num_groups))
+        self._partial: dict[int, bytes] = {}
+        self._next = array("i", [*range(1, num_blocks + 1), 0])
+        self._prev = array("i", [num_blocks, *range(num_blocks)])
         self._idle = num_blocks
         self._idle_hashed = 0
 
@@ -50,12 +54,27 @@ class BlockPool:
     def num_used(self) -> int:
         return self.num_blocks - self._idle
 
-    def find(self, block_hash: bytes) -> int | None:
-        """The block that holds this hash, used or idle."""
-        return self._by_hash.get(block_hash)
+    def find(self, block_hash: bytes, group: int = 0) -> int | None:
+        """The block that holds this hash for this group, used or idle."""
+        return self._by_hash[group].get(block_hash)
+
+    def find_prefix(self, hashes: Iterable[bytes], group: int = 0) -> list[int]:
+        """The blocks of the longest known prefix of ``hashes``."""
+        known = self._by_hash[group]
+        blocks: list[int] = []
+        for block_hash in hashes:
+            block = known.get(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
 
     def is_idle(self, block: int) -> bool:
         return self._refs[block] == 0
+
+    def is_shared(self, block: int) -> bool:
+        """Whether others may read the block now or find it by a hash: who writes it must copy it first."""
+        return self._refs[block] > 1 or self._hashes[block] is not None or block in self._partial
 
     def allocate(self, count: int) -> list[int]:
         """``count`` blocks with one reference each; cached ones lose their hash. Raises EngineError if too few idle."""
@@ -65,7 +84,7 @@ class BlockPool:
         for _ in range(count):
             block = self._next[self.num_blocks]
             self._unlink(block)
-            if self._hashes[block] is not None:
+            if self._hashed(block):
                 self._forget(block)
                 self.evictions += 1
             self._refs[block] = 1
@@ -74,46 +93,55 @@ class BlockPool:
 
     def touch(self, blocks: Iterable[int]) -> None:
         """One more reference to each block; idle ones leave the queue and keep their hash."""
+        refs = self._refs
         for block in blocks:
-            if self._refs[block] == 0:
+            if refs[block] == 0:
                 self._unlink(block)
-            self._refs[block] += 1
+            refs[block] += 1
 
     def free(self, blocks: Iterable[int]) -> None:
         """One reference fewer to each, in the order given. Raises EngineError for a block that has none."""
+        refs = self._refs
         for block in blocks:
-            if self._refs[block] == 0:
+            count = refs[block]
+            if count == 0:
                 raise EngineError(f"KV block {block} was freed, but nothing uses it.")
-            self._refs[block] -= 1
-            if self._refs[block] == 0:
+            refs[block] = count - 1
+            if count == 1:
                 self._link(block)
 
-    def register(self, block: int, block_hash: bytes) -> None:
+    def register(self, block: int, block_hash: bytes, group: int = 0) -> None:
         """Let a used, fully computed block be found by its hash.
 
         If an idle block has the same hash, this one takes its place: a block in use cannot be evicted. If a used
         block has it, that one stays the one to be found and this one remains without.
         """
-        if self._refs[block] == 0:
-            raise EngineError(f"KV block {block} was registered, but nothing uses it.")
-        holder = self._by_hash.get(block_hash)
-        if holder == block or (holder is not None and self._refs[holder] > 0):
+        if not self._claim(block, block_hash, group):
             return
-        if holder is not None:
-            self._unlink(holder)
-            self._forget(holder)
-            self._link(holder)
-        if self._hashes[block] is not None:
-            self._forget(block)
+        old = self._hashes[block]
+        if old is not None:
+            del self._by_hash[self._groups[block]][old]
         self._hashes[block] = block_hash
-        self._by_hash[block_hash] = block
+        self._groups[block] = group
+        self._by_hash[group][block_hash] = block
+
+    def register_partial(self, block: int, block_hash: bytes, group: int = 0) -> None:
+        """Let a used block be found also by the hash of a boundary inside it; one such hash a block, the last given."""
+        if not self._claim(block, block_hash, group):
+            return
+        if (old := self._partial.pop(block, None)) is not None:
+            del self._by_hash[self._groups[block]][old]
+        self._partial[block] = block_hash
+        self._groups[block] = group
+        self._by_hash[group][block_hash] = block
 
     def reset(self) -> int:
         """Forget every hash; returns how many. Used blocks stay used."""
-        forgotten = len(self._by_hash)
-        for block in self._by_hash.values():
-            self._hashes[block] = None
-        self._by_hash.clear()
+        forgotten = sum(len(known) for known in self._by_hash)
+        self._hashes = [None] * self.num_blocks
+        self._partial.clear()
+        for known in self._by_hash:
+            known.clear()
         self._idle_hashed = 0
         return forgotten
 
@@ -124,21 +152,30 @@ class BlockPool:
         """
         queue = self._queue()
         idle = [block for block in range(self.num_blocks) if self._refs[block] == 0]
-        hashed = [self._hashes[block] is not None for block in queue]
+        hashed = [self._hashed(block) for block in queue]
         problems = {
             "the queue holds other blocks than the idle ones": sorted(queue) != idle,
             "the count of idle blocks is wrong": len(queue) != self._idle,
             "the count of cached blocks is wrong": sum(hashed) != self._idle_hashed,
             "a worthless block is queued behind a cached one": hashed != sorted(hashed),
             "free + cached + used is not the total": self.num_free + self.num_cached + self.num_used != self.num_blocks,
-            "hash map and blocks disagree": self._by_hash
-            != {name: block for block, name in enumerate(self._hashes) if name is not None},
+            "hash map and blocks disagree": self._by_hash != self._names(),
             "reference counts differ from the requests' blocks": references is not None
             and dict(references) != {block: count for block, count in enumerate(self._refs) if count},
         }
         broken = [what for what, wrong in problems.items() if wrong]
         if broken:
             raise EngineError(f"The KV block pool is inconsistent: {'; '.join(broken)}.")
+
+    def _names(self) -> tuple[dict[bytes, int], ...]:
+        """The maps as the blocks' own notes have them."""
+        maps: Sequence[dict[bytes, int]] = tuple({} for _ in self._by_hash)
+        for block, name in enumerate(self._hashes):
+            if name is not None:
+                maps[self._groups[block]][name] = block
+        for block, name in self._partial.items():
+            maps[self._groups[block]][name] = block
+        return tuple(maps)
 
     def _queue(self) -> list[int]:
         """Idle blocks from head to tail; stops after ``num_blocks`` so that a broken ring ends too."""
@@ -149,10 +186,32 @@ class BlockPool:
             block = self._next[block]
         return order
 
+    def _hashed(self, block: int) -> bool:
+        return self._hashes[block] is not None or block in self._partial
+
+    def _claim(self, block: int, block_hash: bytes, group: int) -> bool:
+        """Whether a used block may take a hash; an idle holder loses it."""
+        if self._refs[block] == 0:
+            raise EngineError(f"KV block {block} was registered, but nothing uses it.")
+        known = self._by_hash[group]
+        holder = known.get(block_hash)
+        if holder is None:
+            return True
+        if self._refs[holder] > 0:
+            return False
+        self._unlink(holder)
+        del known[block_hash]
+        if self._hashes[holder] == block_hash:
+            self._hashes[holder] = None
+        else:
+            del self._partial[holder]
+        self._link(holder)
+        return True
+
     def _link(self, block: int) -> None:
         """Put an idle block into the queue: behind the sentinel (head) without a hash, before it (tail) with one."""
         sentinel = self.num_blocks
-        cached = self._hashes[block] is not None
+        cached = self._hashes[block] is not None or block in self._partial
         before = self._prev[sentinel] if cached else sentinel
         after = self._next[before]
         self._next[before] = self._prev[after] = block
@@ -164,11 +223,13 @@ class BlockPool:
         before, after = self._prev[block], self._next[block]
         self._next[before], self._prev[after] = after, before
         self._idle -= 1
-        self._idle_hashed -= self._hashes[block] is not None
+        self._idle_hashed -= self._hashes[block] is not None or block in self._partial
 
     def _forget(self, block: int) -> None:
-        """Drop the hash of a block that is not in the queue."""
-        block_hash = self._hashes[block]
-        if block_hash is not None:
+        """Drop the hashes of a block that is not in the queue."""
+        known = self._by_hash[self._groups[block]]
+        if (name := self._hashes[block]) is not None:
             self._hashes[block] = None
-            del self._by_hash[block_hash]
+            del known[name]
+        if (name := self._partial.pop(block, None)) is not None:
+            del known[name]

@@ -1,133 +1,265 @@
 """Between scheduler and block pool: which blocks a request gets, and which of its tokens need no computing.
 
-It knows requests, token counts and block ids. Where a prefix was found is said by tier ("device" is this pool), so
-that further tiers and further groups of layers add entries instead of changing the shape.
+It knows requests, token counts and block ids. Where a prefix was found is said by tier: "device" is this pool, the
+names of others come from the tiers below.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from enum import Enum, auto
 
-from ..batch import CacheShape
-from ..request import Request
+from energyopt.core.errors import EngineError
+
+from ..batch import BlockCopy, CacheShape
+from ..request import NO_BLOCK, Request
 from .blocks import BlockPool
 from .hashing import BlockHasher
+from .inflight import Incoming, InFlight, Landed
+from .keeper import Keeper
+from .layout import FullAttention, Layout
+from .ports import LowerTiers
+from .prefix import DEVICE, NO_HIT, PrefixFinder, PrefixHit, name_tokens
+from .retention import Retention
+from .tables import covers, extend, held, missing, must_copy, tables_of
 
-DEVICE = "device"
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixHit:
-    """A cached prefix: ``blocks`` in order, ``tokens`` they cover, and the same tokens split by tier.
-
-    Only valid until the pool changes: admit it or drop it.
-    """
-
-    blocks: tuple[int, ...]
-    tokens: int
-    by_tier: Mapping[str, int]
+_NOTHING_LANDED = Landed()
 
 
-NO_HIT = PrefixHit((), 0, {})
+class Admission(Enum):
+    """What became of a request: it can run, its blocks are being loaded, or what it hit below has gone meanwhile."""
+
+    READY = auto()
+    LOADING = auto()
+    VANISHED = auto()
 
 
 class KvCoordinator:
-    """Looks up, allocates, registers and frees the blocks of requests.
+    """Looks up, allocates, registers and frees the blocks of requests, and moves them from and to ``tiers``.
 
-    Invariant between steps: a request's ``block_ids`` cover at least ``num_computed`` tokens, and a block that can be
-    found by its hash was computed by a step that has ended.
+    Invariants between steps: a request's tables cover at least ``num_computed`` tokens as far as they are still read,
+    and a block that can be found by its hash was computed by a step that has ended, or loaded whole. ``chunk_tokens``
+    is the most that one step computes for a request. Raises ConfigError for an interval or a match unit that does not
+    fit the shape's groups.
     """
 
-    def __init__(self, shape: CacheShape, *, prefix_caching: bool = True, salt: bytes = b"") -> None:
+    def __init__(
+        self,
+        shape: CacheShape,
+        *,
+        prefix_caching: bool = True,
+        salt: bytes = b"",
+        tiers: LowerTiers | None = None,
+        retention_interval: int | None = None,
+        match_tokens: int | None = None,
+        speculative: bool = False,
+        chunk_tokens: int = 1 << 30,
+    ) -> None:
         self.shape = shape
-        self.pool = BlockPool(shape.num_blocks)
+        self.layout = layout = Layout(shape.all_groups, match_tokens)
+        self.retention = Retention(layout, retention_interval, layout.grain if speculative else 0)
+        self.pool = pool = BlockPool(shape.num_blocks, len(layout.groups))
         self.prefix_caching = prefix_caching
+        self.tiers = tiers = tiers if prefix_caching else None
         self.hit_tokens: Counter[str] = Counter()
         """Tokens taken from the cache by tier, re-admissions after preemption included."""
-        self._hasher = BlockHasher(shape.block_tokens, salt=salt)
+        self._inflight = InFlight(pool, tiers) if tiers is not None else None
+        self._hasher = BlockHasher(layout.unit, salt=salt)
+        self._finder = PrefixFinder(self.retention, pool, self._hasher, tiers, self._inflight)
+        self._keeper = Keeper(self.retention, pool, caching=prefix_caching, offering=tiers is not None)
+        self._chunk = chunk_tokens
+        self._copies: list[BlockCopy] = []
+        self._pinned: list[int] = []
+        # Whoever frees its blocks last is evicted last: one state makes a whole prefix usable.
+        self._freeing = sorted(range(len(layout.groups)), key=lambda g: not isinstance(layout.groups[g], FullAttention))
 
     @property
     def capacity(self) -> int:
-        """Tokens that one request alone can have in the pool."""
+        """Tokens of the first group that one request alone can have in the pool."""
         return self.shape.num_blocks * self.shape.block_tokens
 
+    @property
+    def busy(self) -> bool:
+        """Whether a copy to or from a lower tier is under way."""
+        return self._inflight is not None and self._inflight.busy
+
+    @property
+    def load_failures(self) -> int:
+        """Loads that did not arrive whole, so that their requests had to compute."""
+        return self._inflight.failures if self._inflight is not None else 0
+
+    def name(self, request: Request) -> None:
+        """Hash a new request's prompt ahead of ``lookup``: any thread, before the scheduler knows the request."""
+        if self.prefix_caching:
+            name_tokens(self._hasher, request)
+
     def lookup(self, request: Request) -> PrefixHit:
-        """The longest cached prefix in whole blocks, at most ``num_tokens - 1``: one token is left for the logits."""
-        if not self.prefix_caching:
-            return NO_HIT
-        self._extend_hashes(request)
-        blocks: list[int] = []
-        for block_hash in request.block_hashes[: (request.num_tokens - 1) // self.shape.block_tokens]:
-            block = self.pool.find(block_hash)
-            if block is None:
-                break
-            blocks.append(block)
-        tokens = len(blocks) * self.shape.block_tokens
-        return PrefixHit(tuple(blocks), tokens, {DEVICE: tokens}) if blocks else NO_HIT
+        """The longest cached prefix, at most ``num_tokens - 1``: one token is left for the logits."""
+        return self._finder.find(request) if self.prefix_caching else NO_HIT
 
     def can_admit(self, request: Request, hit: PrefixHit, *, spare: int) -> bool:
-        """Whether all known tokens of ``request`` fit with ``spare`` blocks left over for others to grow into."""
-        revived = sum(1 for block in hit.blocks if self.pool.is_idle(block))
-        fresh = self._blocks_for(request.num_tokens) - len(hit.blocks)
-        return fresh + revived + spare <= self.pool.num_available
+        """Whether all known tokens of ``request`` fit with ``spare`` blocks a group left over for others."""
+        mine = hit.blocks
+        revived = sum(1 for block in mine if self.pool.is_idle(block))
+        revived += sum(1 for _, source in hit.tails if self.pool.is_idle(source))
+        fresh = self.layout.peak_blocks(request.num_tokens, self._chunk) - len(mine)
+        return max(0, fresh) + revived + spare * len(self.layout.groups) <= self.pool.num_available
 
-    def admit(self, request: Request, hit: PrefixHit) -> None:
-        """Give the cached blocks to a request that has none."""
+    def admit(self, request: Request, hit: PrefixHit) -> Admission:
+        """Give the blocks of a prefix to a request that has none, and begin to load those that are not here yet.
+
+        Everything that was hit is taken before anything is allocated, so that one group cannot evict another's hit.
+        """
         self.pool.touch(hit.blocks)
-        request.block_ids = list(hit.blocks)
+        self.pool.touch(source for _, source in hit.tails)
+        tables = [list(table) for table in hit.tables] or [[] for _ in self.layout.groups]
+        slots = self.pool.allocate(len(hit.incoming))
+        for (group, index, _), slot in zip(hit.incoming, slots, strict=True):
+            tables[group][index] = slot
+        for group, source in hit.tails:
+            tables[group] += self.pool.allocate(1)
+            self._copy(source, tables[group][-1])
+        request.block_ids, request.other_tables = tables[0], tables[1:]
+        if hit.known > hit.tokens:
+            request.kv.shared_boundary = max(request.kv.shared_boundary, hit.known)
+        if not hit.incoming:
+            self.begin(request, hit)
+            return Admission.READY
+        if self._load(request, hit, slots):
+            return Admission.LOADING
+        self.free(request)
+        request.kv.tiers = False
+        return Admission.VANISHED
+
+    def begin(self, request: Request, hit: PrefixHit) -> None:
+        """All blocks of the prefix hold their tokens now: the request may run."""
         request.num_computed = hit.tokens
+        request.kv.covered = hit.tokens
+        self._keeper.begin(request)
         self.hit_tokens.update(hit.by_tier)
 
-    def room(self, request: Request) -> int:
-        """Tokens that the request's own blocks and the idle ones can still take."""
-        blocks = len(request.block_ids) + self.pool.num_available
-        return blocks * self.shape.block_tokens - request.num_computed
+    def chunk_end(self, request: Request, stop: int) -> int:
+        """``stop``, or the earlier position at which a chunk must end so that a state can be kept there."""
+        return min(stop, self.retention.stop(request.num_computed, request.kv.boundaries))
+
+    def room(self, request: Request, wanted: int) -> int:
+        """How many of its next ``wanted`` tokens the request's own blocks and the idle ones can take."""
+        low, high = 0, wanted
+        while low < high:
+            middle = high if low == 0 and high == wanted else (low + high + 1) // 2
+            if self._missing(request, request.num_computed + middle) <= self.pool.num_available:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
     def grow(self, request: Request, num_tokens: int) -> bool:
         """Let the request's blocks cover ``num_tokens``; False, and nothing changed, if the pool has too few."""
-        missing = self._blocks_for(num_tokens) - len(request.block_ids)
-        if missing <= 0:
+        if num_tokens <= request.kv.covered:
             return True
-        if missing > self.pool.num_available:
+        if self._missing(request, num_tokens) > self.pool.num_available:
             return False
-        request.block_ids += self.pool.allocate(missing)
+        tables = tables_of(request)
+        for spec, table in zip(self.layout.groups, tables, strict=True):
+            index = (num_tokens - 1) // spec.block_tokens
+            if index < len(table) and must_copy(spec, table, request.num_computed, index, self.pool.is_shared):
+                source, (table[index],) = table[index], self.pool.allocate(1)
+                self._copy(source, table[index])
+            else:
+                extend(spec, table, num_tokens, self.pool)
+        request.kv.covered = min(map(covers, self.layout.groups, tables))
         return True
 
     def commit(self, request: Request, num_computed: int) -> None:
         """A step computed the request up to ``num_computed``: blocks that became full can be found from now on."""
-        size = self.shape.block_tokens
-        first, last = request.num_computed // size, num_computed // size
-        request.num_computed = num_computed
-        if not self.prefix_caching or first == last:
+        start, request.num_computed = request.num_computed, num_computed
+        if num_computed < request.kv.quiet:
             return
-        self._extend_hashes(request)
-        for index in range(first, last):
-            self.pool.register(request.block_ids[index], request.block_hashes[index])
+        if self.prefix_caching:
+            name_tokens(self._hasher, request)
+        self._keeper.advance(request, start, num_computed)
+
+    def take_copies(self) -> tuple[BlockCopy, ...]:
+        """Copies to do before the next step."""
+        copies, self._copies = tuple(self._copies), []
+        return copies
+
+    def end_step(self) -> None:
+        """After each step: sources of copies may go, and blocks that became full are offered to the tiers below."""
+        if self._pinned:
+            self.pool.free(self._pinned)
+            self._pinned = []
+        if self._keeper.offers and self._inflight is not None:
+            self._inflight.store(self._keeper.offers)
+            self._keeper.offers = []
+
+    def poll(self) -> Landed:
+        """Loads that ended since the last call; ended stores give their blocks back."""
+        return self._inflight.poll() if self._inflight is not None else _NOTHING_LANDED
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until a lower tier has news, at most ``seconds``: for a step loop that has nothing else to do."""
+        if self.tiers is not None:
+            self.tiers.wait(seconds)
+
+    def close(self) -> None:
+        """End what the tiers have running; idempotent."""
+        if self.tiers is not None:
+            self.tiers.close()
 
     def free(self, request: Request) -> None:
-        """Take all blocks away, tail first; full ones stay cached until they are reused."""
-        self.pool.free(reversed(request.block_ids))
-        request.block_ids = []
-        request.num_computed = 0
+        """Take all blocks away, tail first; full ones stay cached until they are reused, copies keep theirs."""
+        tables = tables_of(request)
+        for group in self._freeing:
+            if group < len(tables):
+                self.pool.free(held(reversed(tables[group])))
+        request.block_ids, request.other_tables = [], []
+        request.num_computed = request.kv.covered = 0
+        if self._inflight is not None:
+            self._inflight.abandon(request)
 
-    def reset(self) -> int:
-        """Forget every cached prefix; returns the number of blocks forgotten. Running requests keep theirs."""
-        return self.pool.reset()
+    def reset(self, tier: str | None = None) -> int:
+        """Forget every cached prefix of one tier, or of all; returns the number of names forgotten.
+
+        Running requests keep their blocks. Raises EngineError for a tier that is not there.
+        """
+        forgotten = 0
+        if tier in (None, DEVICE):
+            forgotten += self.pool.reset()
+            if self._inflight is not None:
+                self._inflight.forget()
+        if tier != DEVICE and self.tiers is not None:
+            forgotten += self.tiers.reset(tier)
+        elif tier not in (None, DEVICE):
+            raise EngineError(f"There is no cache tier {tier!r}: only {DEVICE!r}.")
+        return forgotten
 
     def check_integrity(self, requests: Iterable[Request]) -> None:
-        """Raise EngineError unless the pool's references are exactly the blocks of ``requests``. O(pool)."""
-        references: Counter[int] = Counter()
+        """Raise EngineError unless the pool's references are exactly the blocks of ``requests`` and of copies."""
+        references = self._inflight.references() if self._inflight is not None else Counter[int]()
         for request in requests:
-            references.update(request.block_ids)
+            for table in tables_of(request):
+                references.update(block for block in table if block != NO_BLOCK)
+        references.update(self._pinned)
         self.pool.check_integrity(references)
 
-    def _blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.shape.block_tokens)
+    def _missing(self, request: Request, num_tokens: int) -> int:
+        computed, shared = request.num_computed, self.pool.is_shared
+        return sum(
+            missing(spec, table, computed, num_tokens, shared)
+            for spec, table in zip(self.layout.groups, tables_of(request), strict=True)
+        )
 
-    def _extend_hashes(self, request: Request) -> None:
-        known = len(request.block_hashes) * self.shape.block_tokens
-        if request.num_tokens - known >= self.shape.block_tokens:
-            fresh = request.tokens(known, request.num_tokens) if known or request.output else request.prompt
-            self._hasher.extend(request.block_hashes, fresh)
+    def _copy(self, source: int, target: int) -> None:
+        """Copy a block before the next step; the source keeps a reference until that has run."""
+        self._copies.append(BlockCopy(source, target))
+        self._pinned.append(source)
+
+    def _load(self, request: Request, hit: PrefixHit, slots: list[int]) -> bool:
+        per_block = self.layout.units_per_block
+        blocks = [
+            Incoming(slot, request.block_hashes[(index + 1) * per_block[group] - 1], group, tier)
+            for (group, index, tier), slot in zip(hit.incoming, slots, strict=True)
+        ]
+        return self._inflight is not None and self._inflight.load(request, blocks)

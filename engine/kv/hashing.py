@@ -42,9 +42,12 @@ class BlockHasher:
             words.byteswap()
         data, size = words.tobytes(), self.block_tokens * words.itemsize
         parent = hashes[-1] if hashes else self.root
+        blank, append = self._blank.copy, hashes.append  # ``_digest`` written out: a prompt may have 10^5 blocks
         for start in range(0, len(data) - size + 1, size):
-            parent = self._digest(parent + data[start : start + size])
-            hashes.append(parent)
+            state = blank()
+            state.update(parent + data[start : start + size])
+            parent = state.digest()
+            append(parent)
 
     def _digest(self, data: bytes) -> bytes:
         # Copying an empty hash object costs a third of making one with its parameters.

@@ -7,7 +7,8 @@ import pytest
 from energyopt.core.errors import EngineError
 from energyopt.core.units import Bytes, Seconds
 from engine.batch import CacheShape
-from engine.kv.coordinator import DEVICE, KvCoordinator
+from engine.kv.coordinator import KvCoordinator
+from engine.kv.prefix import DEVICE
 from engine.request import Request, SamplingParams
 
 BLOCK = 4
@@ -105,7 +106,7 @@ def test_answers_are_cached_like_prompts() -> None:
 def test_growing_beyond_the_pool_changes_nothing() -> None:
     cache = coordinator(num_blocks=2)
     first = request(list(range(20)))
-    assert cache.room(first) == 8
+    assert cache.room(first, 100) == 8
     assert not cache.grow(first, 9)
     assert first.block_ids == []
     assert cache.grow(first, 8)

@@ -1,0 +1,173 @@
+"""Finds a request's cached prefix: on the device, and where that ends in the tiers below."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..request import NO_BLOCK, Request
+from .blocks import BlockPool
+from .hashing import BlockHasher
+from .inflight import InFlight, tier_key
+from .layout import FullAttention
+from .lookup import NOTHING_LOWER, Lower, Search
+from .ports import LowerTiers
+from .retention import Retention
+
+DEVICE = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """A cached prefix of ``tokens`` tokens, split by tier, and the blocks that make it up.
+
+    ``tables`` has a table per group: device blocks, and gaps where nothing is read. ``incoming`` are (group, index,
+    tier) of gaps that a load fills. ``tails`` are (group, block) to copy from where the prefix ends inside a block.
+    ``known`` is how far the groups that read everything reach alone. ``later``: a tier has yet to answer, ask again.
+    Only valid until the pool changes: admit it or drop it.
+    """
+
+    tables: tuple[list[int], ...]
+    tokens: int
+    by_tier: Mapping[str, int]
+    incoming: tuple[tuple[int, int, str], ...] = ()
+    tails: tuple[tuple[int, int], ...] = ()
+    known: int = 0
+    later: bool = False
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Device blocks of all groups."""
+        return tuple(block for table in self.tables for block in table if block != NO_BLOCK)
+
+
+NO_HIT = PrefixHit((), 0, {})
+ASK_LATER = PrefixHit((), 0, {}, later=True)
+
+
+def name_tokens(hasher: BlockHasher, request: Request) -> None:
+    """Hash what the request knows of its tokens and has not hashed yet."""
+    known = len(request.block_hashes) * hasher.block_tokens
+    if request.num_tokens - known >= hasher.block_tokens:
+        fresh = request.tokens(known, request.num_tokens) if known or request.output else request.prompt
+        hasher.extend(request.block_hashes, fresh)
+
+
+class PrefixFinder:
+    """Looks prefixes up; changes nothing but a request's own notes and the tiers' recency."""
+
+    def __init__(
+        self,
+        retention: Retention,
+        pool: BlockPool,
+        hasher: BlockHasher,
+        tiers: LowerTiers | None,
+        inflight: InFlight | None,
+    ) -> None:
+        self._layout = retention.layout
+        self._drop = retention.drop
+        self._pool = pool
+        self._hasher = hasher
+        self._tiers = tiers
+        self._inflight = inflight
+
+    def find(self, request: Request) -> PrefixHit:
+        """The longest cached prefix, at most ``num_tokens - 1``: one token is left for the logits."""
+        name_tokens(self._hasher, request)
+        limit = request.num_tokens - 1
+        near = Search(self._layout, self._pool, request.block_hashes)
+        reached = near.longest(limit, self._drop)
+        if self._tiers is not None and self._inflight is not None and request.kv.tiers:
+            lower = self._ask(self._tiers, self._inflight, request, near, reached)
+            if lower is None:
+                return ASK_LATER
+            if lower:
+                far = Search(self._layout, self._pool, request.block_hashes, lower)
+                length = far.longest(limit, self._drop)
+                if length > reached:
+                    return self._hit(far, length, far.attention(limit), reached, lower)
+        return self._hit(near, reached, near.attention(limit), reached, NOTHING_LOWER)
+
+    def _ask(self, tiers: LowerTiers, inflight: InFlight, request: Request, near: Search, reached: int) -> Lower | None:
+        """What the tiers have of the blocks that are not on the device; None: ask later.
+
+        The answer is kept while the request waits. If it grows old nothing breaks: a load that finds a block gone
+        says so.
+        """
+        notes, hashes = request.kv, request.block_hashes
+        if not notes.seen:
+            notes.seen = True
+            per_block = self._layout.units_per_block[0]
+            tiers.seen([tier_key(name, 0) for name in hashes[per_block - 1 :: per_block]])
+        if notes.answer is not None and notes.answer[:2] == (request.num_tokens, reached):
+            return notes.answer[2]
+        lower: dict[tuple[int, int], str] = {}
+        span = request.num_tokens - 1
+        groups = sorted(enumerate(self._layout.groups), key=lambda item: not isinstance(item[1], FullAttention))
+        for group, spec in groups:
+            per_block, size = self._layout.units_per_block[group], spec.block_tokens
+            full = isinstance(spec, FullAttention)
+            if full:
+                wanted = list(range(len(near.prefix(group)), span // size))
+            else:
+                wanted = [index for index in range(span // size) if near.block(group, index) is None]
+            names = [hashes[(index + 1) * per_block - 1] for index in wanted]
+            if names and inflight.expects(names[0], group):
+                return None
+            keys = [tier_key(name, group) for name in names]
+            found = (tiers.find(keys) if full else tiers.locate(keys)) if keys else None
+            if found is not None and found.later:
+                return None
+            named = zip(wanted, found.tiers, strict=False) if found is not None else ()
+            lower.update({(group, index): tier for index, tier in named if tier})
+            if full:
+                span = min(span, Search(self._layout, self._pool, hashes, lower).attention_of(group, span))
+                if span <= reached:
+                    lower = {}
+                    break
+        notes.answer = (request.num_tokens, reached, lower)
+        return lower
+
+    def _hit(self, search: Search, length: int, known: int, near: int, lower: Lower) -> PrefixHit:
+        """The tables of a prefix of ``length`` tokens, of which ``near`` are had without a load."""
+        if not length:
+            return PrefixHit((), 0, {}, known=known) if known else NO_HIT
+        tables: list[list[int]] = []
+        incoming: list[tuple[int, int, str]] = []
+        tails: list[tuple[int, int]] = []
+        for group, spec in enumerate(self._layout.groups):
+            size = spec.block_tokens
+            whole, first = length // size, spec.first_read(length)
+            if isinstance(spec, FullAttention) and not lower:
+                table = search.prefix(group)[:whole]
+            else:
+                table = [NO_BLOCK] * whole
+                for index in range(first, whole):
+                    block = search.block(group, index)
+                    table[index] = NO_BLOCK if block is None else block
+                    if block is None:
+                        incoming.append((group, index, lower[group, index]))
+            tables.append(table)
+            source = search.tail(group, length) if length % size else None
+            if source is not None:
+                tails.append((group, source))
+        by_tier = self._split(length, near, incoming)
+        return PrefixHit(tuple(tables), length, by_tier, tuple(incoming), tuple(tails), known)
+
+    def _split(self, length: int, near: int, incoming: list[tuple[int, int, str]]) -> dict[str, int]:
+        """Tokens by tier: up to ``near`` the device's; beyond it by where the attention blocks come from.
+
+        A stretch whose attention blocks are on the device, but which only a loaded state or window makes usable,
+        counts for that one's tier.
+        """
+        if not incoming:
+            return {DEVICE: length}
+        tokens: Counter[str] = Counter({DEVICE: near} if near else {})
+        group = next((g for g, spec in enumerate(self._layout.groups) if isinstance(spec, FullAttention)), 0)
+        size, enabling = self._layout.groups[group].block_tokens, incoming[-1][2]
+        tiers = {index: tier for of, index, tier in incoming if of == group}
+        for index in range(near // size, -(-length // size)):
+            part = min(length, (index + 1) * size) - max(near, index * size)
+            tokens[tiers.get(index, enabling)] += part
+        return dict(tokens)

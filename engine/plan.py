@@ -1,0 +1,34 @@
+"""A batch in the making, and what is left of its token budget."""
+
+from __future__ import annotations
+
+from .batch import Batch, BlockCopy, ScheduledRequest
+from .request import Request
+
+
+class Plan:
+    """A batch in the making, and what is left of its token budget."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self._decodes: list[ScheduledRequest] = []
+        self._prefills: list[ScheduledRequest] = []
+
+    @property
+    def empty(self) -> bool:
+        return not (self._decodes or self._prefills)
+
+    def add(self, request: Request, count: int) -> None:
+        """Also a request that comes back from preemption may be a decode: the cache can hold all but its last token."""
+        start = request.num_computed
+        item = ScheduledRequest(request, start, count, start + count == request.num_tokens)
+        (self._decodes if is_decode(item) else self._prefills).append(item)
+        self.budget -= count
+
+    def batch(self, copies: tuple[BlockCopy, ...]) -> Batch:
+        return Batch((*self._decodes, *self._prefills), copies)
+
+
+def is_decode(item: ScheduledRequest) -> bool:
+    """``item.request.phase is DECODE`` as it was when the item was planned, and cheaper to ask."""
+    return item.count == 1 and item.sample and bool(item.request.output)
