@@ -90,7 +90,8 @@ class EnergyChunk:
 
     Chunks of a sensor come in order and never overlap. Time of which nothing is known has no chunk. They are cut at
     whole seconds of ``date`` (UTC), so that a rollup of seconds need not divide them. ``error`` is the half-width in
-    joules as the curve states it for this window alone: errors of neighbouring chunks are mostly their shared edge.
+    joules as the curve states it for this window alone; ``edge`` is the part of it that belongs to the two ends, which
+    cancels between neighbours: over many chunks the other parts add up, and only two half edges remain.
     """
 
     sensor: SensorId
@@ -100,6 +101,7 @@ class EnergyChunk:
     joules: Joules
     error: Joules
     source: Source
+    edge: Joules = Joules(0.0)
 
     @property
     def mean_power(self) -> Watts:

@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import BigInteger, DateTime, Dialect, Double, ForeignKey, Integer, MetaData, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.types import TypeDecorator
 
@@ -148,6 +159,54 @@ class EnergyRow(Base):
     joules: Mapped[float]
     error: Mapped[float]
     duration: Mapped[float]
+
+
+class SensorRow(Base):
+    """A physical sensor whose energy is kept over time; ``device`` is its identity, never an index."""
+
+    __tablename__ = "energyopt_sensors"
+    __table_args__ = (UniqueConstraint("host", "device", "scope"), {"sqlite_autoincrement": True})
+
+    id: Mapped[int] = mapped_column(_BIG, primary_key=True)
+    host: Mapped[str]
+    device: Mapped[str]
+    scope: Mapped[str]
+
+
+class RollupRow(Base):
+    """Energy of one sensor over ``resolution`` seconds from the Unix second ``at``; sums of rows are exact.
+
+    ``covered_us`` microseconds of them are known. ``doubt`` (joules) adds up over rows, ``edge`` only counts once for
+    a window. ``sources`` has a bit for each member of ``Source``, in its order. Power is that of the pieces within.
+    """
+
+    __tablename__ = "energyopt_rollups"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    resolution: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[int] = mapped_column(_BIG, primary_key=True, autoincrement=False)
+    sensor_id: Mapped[int] = mapped_column(_BIG, ForeignKey("energyopt_sensors.id"), primary_key=True)
+    nanojoules: Mapped[int] = mapped_column(_BIG)
+    covered_us: Mapped[int] = mapped_column(_BIG)
+    pieces: Mapped[int]
+    watts_min: Mapped[float]
+    watts_max: Mapped[float]
+    doubt: Mapped[float]
+    edge: Mapped[float]
+    sources: Mapped[int]
+
+
+class ChunkRow(Base):
+    """Every piece of one sensor's energy within a run's window, packed (see ``chunk_codec``), about a minute a row."""
+
+    __tablename__ = "energyopt_chunks"
+
+    run: Mapped[str] = mapped_column(primary_key=True)
+    sensor_id: Mapped[int] = mapped_column(_BIG, ForeignKey("energyopt_sensors.id"), primary_key=True)
+    start_us: Mapped[int] = mapped_column(_BIG, primary_key=True, autoincrement=False, index=True)
+    end_us: Mapped[int] = mapped_column(_BIG)
+    pieces: Mapped[int]
+    payload: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class EventRow(Base):

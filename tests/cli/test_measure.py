@@ -43,8 +43,6 @@ def test_one_document_after_the_commands_output() -> None:
     ("arguments", "code", "words"),
     [
         (("--", "no-such-command"), 127, "'no-such-command' was not found"),
-        (("--meter", "nvml", "--", "true"), 1, "error:"),
-        (("--pue", "0.5", "--", "true"), 2, "pue"),
         (("--grid-intensity", "dirty", "--", "true"), 2, "grams per kWh, or a CSV file"),
         (("-o", "/no/such/folder/m.json", "--", "true"), 2, "does not exist"),
     ],

@@ -17,6 +17,7 @@ from energyopt.core.results import Scope, Source
 from telemetry.fake import FakeSource
 from telemetry.meter import Meter
 from telemetry.ports import Sample, SensorId
+from telemetry.visible import GpuIdentity
 
 SLEEP = ("sleep", "0.4")
 
@@ -77,10 +78,14 @@ def test_the_meter_none_says_so() -> None:
     assert found.reasons == ("Energy is not measured: the meter is set to none.",)
 
 
-def test_a_meter_that_is_asked_for_and_absent() -> None:
+def test_a_meter_that_is_asked_for_and_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_driver() -> tuple[GpuIdentity, ...]:
+        raise SensorUnavailableError("no driver")
+
+    monkeypatch.setattr("energyopt.compose.host_meter.list_gpus", no_driver)
     with pytest.raises(ConfigError, match="expected one of auto"):
         measure_command(["true"], meter_kind="magic")
-    with pytest.raises(SensorUnavailableError):
+    with pytest.raises(SensorUnavailableError, match="no driver"):
         measure_command(["true"], meter_kind="nvml")
 
 
