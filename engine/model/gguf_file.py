@@ -58,39 +58,48 @@ class GgufFile:
         self.metadata: dict[str, object] = {}
         for _ in range(num_keys):
             key = cursor.string()
+            if key in self.metadata:
+                raise ModelFormatError(f"{path} holds the metadata key {_shown(key)} twice.")
             self.metadata[key] = cursor.value(cursor.scalar("I"))
         self.tensors = self._read_infos(cursor, num_tensors)
 
     def _read_infos(self, cursor: _Cursor, count: int) -> dict[str, TensorInfo]:
-        found: list[tuple[str, tuple[int, ...], int, int]] = []
+        found: dict[str, tuple[tuple[int, ...], int, int]] = {}
         for _ in range(count):
             name = cursor.string()
+            if name in found:
+                raise ModelFormatError(f"{self.path} holds the tensor {_shown(name)} twice.")
             rank = cursor.scalar("I")
             if rank > _MAX_DIMENSIONS:
-                raise ModelFormatError(f"{self.path}: tensor {name!r} claims {rank} dimensions; at most 4 are allowed.")
+                raise ModelFormatError(
+                    f"{self.path}: tensor {_shown(name)} claims {rank} dimensions; at most 4 are allowed."
+                )
             shape = tuple(cursor.scalar("Q") for _ in range(rank))[::-1]
-            found.append((name, shape, cursor.scalar("I"), cursor.scalar("Q")))
+            found[name] = (shape, cursor.scalar("I"), cursor.scalar("Q"))
         alignment = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise ModelFormatError(f"{self.path}: alignment {alignment!r} is not a power of two.")
         base = -(-cursor.position // alignment) * alignment
-        return {name: self._info(name, shape, kind, base + offset) for name, shape, kind, offset in found}
+        return {name: self._info(name, shape, kind, base + offset) for name, (shape, kind, offset) in found.items()}
 
     def _info(self, name: str, shape: tuple[int, ...], code: int, offset: int) -> TensorInfo:
         try:
             kind = gguf.GGMLQuantizationType(code)
         except ValueError as error:
-            raise UnsupportedModelError(f"{self.path}: tensor {name!r} has the unknown type {code}.") from error
+            raise UnsupportedModelError(f"{self.path}: tensor {_shown(name)} has the unknown type {code}.") from error
         block, width = gguf.GGML_QUANT_SIZES[kind]
         elements = 1
         for extent in shape:
             elements *= extent
         if not shape or shape[-1] % block:
-            raise ModelFormatError(f"{self.path}: tensor {name!r} of shape {shape} is not whole {kind.name} blocks.")
+            raise ModelFormatError(
+                f"{self.path}: tensor {_shown(name)} of shape {shape} is not whole {kind.name} blocks."
+            )
         size = elements // block * width
         if offset + size > len(self._map):
             raise ModelFormatError(
-                f"{self.path} is truncated: tensor {name!r} ends at byte {offset + size}, the file at {len(self._map)}."
+                f"{self.path} is truncated: tensor {_shown(name)} ends at byte {offset + size}, "
+                f"the file at {len(self._map)}."
             )
         return TensorInfo(shape, kind, offset, size)
 
@@ -98,17 +107,22 @@ class GgufFile:
         """The tensor dequantized to float32. Raises ModelFormatError if absent, UnsupportedModelError if unknown."""
         info = self.tensors.get(name)
         if info is None:
-            raise ModelFormatError(f"{self.path} has no tensor {name!r}.")
+            raise ModelFormatError(f"{self.path} has no tensor {_shown(name)}.")
         raw = np.frombuffer(self._map, dtype=np.uint8, count=info.size, offset=info.offset)
         rows = raw.reshape(*info.shape[:-1], -1)
         try:
             values = gguf.quants.dequantize(rows, info.kind)
         except NotImplementedError as error:
             raise UnsupportedModelError(
-                f"{self.path}: tensor {name!r} is {info.kind.name}, which is not known."
+                f"{self.path}: tensor {_shown(name)} is {info.kind.name}, which is not known."
             ) from error
         # A copy where nothing was dequantized: the map is read-only, which torch does not know.
         return np.array(values, dtype=np.float32, copy=None if values.flags.writeable else True).reshape(info.shape)
+
+
+def _shown(name: str) -> str:
+    """A name as a message repeats it: a hostile file's may be as long as the file."""
+    return repr(name) if len(name) <= 80 else f"{name[:80]!r}..."
 
 
 def _open_map(path: Path) -> mmap.mmap:

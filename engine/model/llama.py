@@ -43,6 +43,8 @@ class Llama:
         self.activations = torch.float32 if device.type == "cpu" else dtype
         self._ops = ops
         load = _Loader(source, ops, dtype, device, self.activations)
+        for index in range(self.spec.layers):  # a false number of layers must end here, not after as many tasks
+            load.layer_norm(index)
         with ThreadPoolExecutor(threads, thread_name_prefix="load-weights") as pool:
             table = pool.submit(load.table)
             self._layers = list(pool.map(load.layer, range(self.spec.layers)))
@@ -123,13 +125,17 @@ class _Loader:
         gate_up = {"gate_proj": spec.intermediate, "up_proj": spec.intermediate}
         attention, mlp = name + "self_attn.", name + "mlp."
         return LlamaLayer(
-            input_norm=self.norm(name + "input_layernorm"),
+            input_norm=self.layer_norm(index),
             qkv=self._linear(attention, qkv, spec.hidden, spec.attention_bias),
             out=self._linear(attention, {"o_proj": spec.hidden}, spec.query_rows, spec.attention_bias),
             mlp_norm=self.norm(name + "post_attention_layernorm"),
             gate_up=self._linear(mlp, gate_up, spec.hidden, spec.mlp_bias),
             down=self._linear(mlp, {"down_proj": spec.hidden}, spec.intermediate, spec.mlp_bias),
         )
+
+    def layer_norm(self, index: int) -> torch.Tensor:
+        """The first weight of a layer. Raises ModelFormatError if the source has no such layer."""
+        return self.norm(f"model.layers.{index}.input_layernorm")
 
     def norm(self, name: str) -> torch.Tensor:
         weight = self._source.tensor(name + ".weight", (self._spec.hidden,))

@@ -168,6 +168,7 @@ def test_rope_factors_in_the_file_divide_frequencies(tmp_path: Path, oracle: Any
         ({"llama.attention.head_count_kv": 3}, ModelFormatError, "not a multiple of 3"),
         ({"llama.attention.head_count": "four"}, ModelFormatError, "head_count = 'four'"),
         ({"llama.block_count": 3}, ModelFormatError, "no tensor 'blk.2."),
+        ({"llama.block_count": 2**31}, ModelFormatError, "no tensor 'blk.2."),
         ({"drop": "blk.1.attn_v.weight"}, ModelFormatError, "no tensor 'blk.1.attn_v.weight'"),
         ({"drop": "token_embd.weight"}, ModelFormatError, "token_embd.weight"),
         ({"llama.feed_forward_length": 96}, ModelFormatError, "'blk.0.ffn_gate.weight' has shape"),
@@ -215,3 +216,21 @@ def test_what_is_not_such_a_file_is_refused(tmp_path: Path, content: bytes) -> N
     path.write_bytes(content)
     with pytest.raises(ModelError, match=r"not\.gguf"):
         GgufFile(path)
+
+
+@pytest.mark.parametrize(("tensors", "keys", "words"), [(0, 2**40, "key ''"), (2**40, 0, "tensor ''")])
+def test_a_name_may_not_repeat(tmp_path: Path, tensors: int, keys: int, words: str) -> None:
+    """Else zeros would be read as millions of nameless entries, at minutes for the size of a small model."""
+    path = tmp_path / "zeros.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, keys) + bytes(1000))
+    with pytest.raises(ModelFormatError, match=rf"zeros\.gguf holds the (metadata )?{words} twice"):
+        GgufFile(path)
+
+
+def test_a_message_repeats_no_endless_name(tmp_path: Path) -> None:
+    entry = struct.pack("<Q", 5000) + b"k" * 5000 + struct.pack("<II", 4, 1)
+    path = tmp_path / "long.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + entry + entry)
+    with pytest.raises(ModelFormatError, match="twice") as caught:
+        GgufFile(path)
+    assert len(str(caught.value)) < 300 + len(str(path))
