@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from energyopt.core.errors import ControlError
 from energyopt.core.units import Seconds
 
+from .access import Peer
 from .protocol import MAX_REPLY, Request, encode
 
 SOCKET = Path("/run/energyopt/power.sock")
@@ -43,6 +44,11 @@ class Connection:
         self._pending = b""
         self._lock = threading.Lock()
 
+    @property
+    def server(self) -> int:
+        """The process id of the helper."""
+        return Peer.of(self._socket).pid
+
     @classmethod
     def to(cls, path: Path) -> Connection:
         """Connect to the helper that listens at ``path``. Raises HelperGoneError if none does."""
@@ -64,7 +70,7 @@ class Connection:
             except OSError as error:
                 self._socket.close()  # a reply that comes late must not be taken for the next one's
                 raise HelperGoneError(f"The power helper does not answer: {error}.") from error
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 self._socket.close()
                 raise HelperGoneError(f"The power helper answers in no known form: {error}.") from error
         if not isinstance(reply, dict) or not isinstance(reply.get("ok"), bool):

@@ -62,7 +62,10 @@ class Entry:
 
 
 def default_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where entries of this user live: gone after a reboot, as the limits are."""
+    """Where entries of this user live: gone after a reboot, as the limits are. ENERGYOPT_POWER_JOURNAL overrides it."""
+    named = environment.get("ENERGYOPT_POWER_JOURNAL")
+    if named:
+        return Path(named)
     if os.geteuid() == 0:
         return Path("/run/energyopt/power")
     runtime = environment.get("XDG_RUNTIME_DIR")
