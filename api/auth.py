@@ -7,7 +7,7 @@ import hmac
 from starlette.requests import Request
 
 from .deps import ServicesDep
-from .errors import UnauthorizedError
+from .errors import ForbiddenError, UnauthorizedError
 
 
 async def require_key(request: Request, services: ServicesDep) -> None:
@@ -26,6 +26,16 @@ async def require_key(request: Request, services: ServicesDep) -> None:
     if not matches:
         raise UnauthorizedError("The API key is not correct.")
     request.state.tenant = matches[0]
+
+
+async def require_operator(request: Request, services: ServicesDep) -> None:
+    """Like ``require_key``, but a tenant's key is not enough: what is asked for changes things for everybody.
+
+    Raises UnauthorizedError, ForbiddenError.
+    """
+    await require_key(request, services)
+    if tenant_of(request) is not None:
+        raise ForbiddenError("This key is a tenant's: resetting the cache of all takes the operator's key.")
 
 
 def tenant_of(request: Request) -> str | None:

@@ -7,7 +7,8 @@
     ├── UnsupportedFieldError     400   a known field, with a value this server does not implement
     └── BodyTooLargeError         413
     UsageError (core)
-    └── UnauthorizedError         401
+    ├── UnauthorizedError         401
+    └── ForbiddenError            403   a tenant's key, where the operator's is needed
     NotFoundError (core)
     └── UnknownModelError         404
 
@@ -63,6 +64,12 @@ class UnauthorizedError(UsageError):
     """No API key, or a wrong one."""
 
     http_status = 401
+
+
+class ForbiddenError(UsageError):
+    """A right key that may not do this."""
+
+    http_status = 403
 
 
 class UnknownModelError(NotFoundError):

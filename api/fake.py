@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from energyopt.core.errors import SensorError
+from energyopt.core.errors import ConfigError, SensorError
 from energyopt.core.units import Bytes
 from engine.batch import CacheShape
 from engine.output import Output
@@ -20,12 +20,14 @@ from engine.request import SamplingParams
 class ScriptedEngine:
     """A ServingEngine that plays the same events for every request: outputs are yielded, exceptions raised.
 
-    ``asked`` keeps what every request asked for, and ``aborted`` the ids that were aborted.
+    ``asked`` keeps what every request asked for, ``aborted`` the ids that were aborted, ``resets`` the tiers that were
+    reset.
     """
 
     def __init__(self, script: Sequence[Output | Exception], *, max_model_len: int = 128, alive: bool = True) -> None:
         self.asked: list[tuple[list[int], SamplingParams, str | None]] = []
         self.aborted: list[str] = []
+        self.resets: list[str | None] = []
         self._script = tuple(script)
         self._max_model_len = max_model_len
         self._alive = alive
@@ -53,6 +55,12 @@ class ScriptedEngine:
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
+
+    async def reset_prefix_cache(self, tier: str | None = None) -> int:
+        if tier not in (None, "device"):
+            raise ConfigError(f"There is no KV tier {tier!r}: here is device only.")
+        self.resets.append(tier)
+        return 3
 
     def stats(self) -> EngineStats:
         return EngineStats()

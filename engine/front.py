@@ -5,6 +5,7 @@ It holds the tokenizer; scheduler and runner know token ids only. ``EngineFront`
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -18,7 +19,8 @@ from .backlog import Turnover
 from .batch import CacheShape, Runner
 from .detokenize import CONTEXT_TOKENS, Detokenizer
 from .intake import Intake
-from .kv.coordinator import KvCoordinator
+from .kv.configured import cache_for
+from .kv.ports import LowerTiers
 from .output import Output
 from .ports import EngineStats, Tokenizer
 from .request import Request, SamplingParams
@@ -27,13 +29,17 @@ from .service import EngineService, Hooks, ignore
 from .stream import Stream
 from .validate import check_request
 
+_LONG_PROMPT = 32_768
+"""Tokens from which a prompt is hashed off the event loop: at about 25 ns each, a millisecond."""
+
 
 class EngineFront:
     """Serves requests of any number of event loops from one engine thread, which starts at once.
 
     ``on_step`` and ``on_request`` are called on that thread, before the outputs they belong to are delivered. If one
     of them raises, the engine dies as it does when the runner raises: every pending request gets EngineDeadError.
-    ``close`` closes the runner too.
+    ``close`` closes the runner and ``tiers`` too. Raises ConfigError for a cache configuration that does not fit the
+    runner's groups of layers.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class EngineFront:
         *,
         max_model_len: int,
         clock: Clock,
+        tiers: LowerTiers | None = None,
         on_step: Callable[[StepRecord], None] = ignore,
         on_request: Callable[[RequestRecord], None] = ignore,
     ) -> None:
@@ -53,12 +60,8 @@ class EngineFront:
         self._clock = clock
         turnover = Turnover()
         self._intake = Intake(config.max_num_queued_reqs, config.max_num_seqs, turnover.retry_after)
-        scheduler = Scheduler(
-            config,
-            KvCoordinator(runner.cache, prefix_caching=config.kv.prefix_caching),
-            max_model_len=max_model_len,
-            eos_ids=tokenizer.eos_ids,
-        )
+        self._coordinator = cache_for(config, runner.cache, tiers)
+        scheduler = Scheduler(config, self._coordinator, max_model_len=max_model_len, eos_ids=tokenizer.eos_ids)
         self._service = EngineService(scheduler, runner, self._intake, turnover, clock, Hooks(on_step, on_request))
         self._thread = threading.Thread(target=self._service.serve, name="engine", daemon=True)
         self._thread.start()
@@ -89,6 +92,10 @@ class EngineFront:
         request = Request(request_id, tuple(prompt), params, self._clock.now(), session)
         context = request.prompt[-CONTEXT_TOKENS:]
         stream = Stream(request, Detokenizer(self._tokenizer, context=context, stops=params.stop))
+        if len(prompt) > _LONG_PROMPT:
+            await asyncio.to_thread(self._coordinator.name, request)
+        else:
+            self._coordinator.name(request)
         self._intake.submit(stream)
         try:
             ended = False
@@ -102,6 +109,10 @@ class EngineFront:
     def abort(self, request_id: str) -> None:
         """End a request within one step; an unknown id is ignored."""
         self._intake.abort_id(request_id)
+
+    async def reset_prefix_cache(self, tier: str | None = None) -> int:
+        """Forget cached prefixes; see ``ports.ServingEngine.reset_prefix_cache``."""
+        return await asyncio.wrap_future(self._intake.reset(tier))
 
     def stats(self) -> EngineStats:
         """Counters and gauges as of the last step, plus what was submitted since."""

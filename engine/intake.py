@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from energyopt.core.errors import EngineDeadError, OverloadedError, RequestError
@@ -12,15 +13,24 @@ from energyopt.core.units import Seconds
 from .stream import Stream
 
 
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A wish that a tier of the prefix cache (None: all of it) forgets; ``forgotten`` receives how many blocks did."""
+
+    tier: str | None
+    forgotten: Future[int] = field(default_factory=Future)
+
+
 @dataclass(slots=True)
 class Mail:
     """What arrived since the engine's thread last looked."""
 
     submitted: list[Stream] = field(default_factory=list)
     aborted: list[Stream] = field(default_factory=list)
+    resets: list[Reset] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.submitted or self.aborted)
+        return bool(self.submitted or self.aborted or self.resets)
 
 
 class Intake:
@@ -54,10 +64,7 @@ class Intake:
     def submit(self, stream: Stream) -> None:
         """Raises EngineDeadError, RequestError (id in use) or OverloadedError; then nothing was admitted."""
         with self._changed:
-            if self._death is not None:
-                raise EngineDeadError(str(self._death)) from self._death.__cause__
-            if self._closing:
-                raise EngineDeadError("The engine is closing and takes no more requests.")
+            self._check_open()
             if stream.request.id in self._streams:
                 raise RequestError(f"The request id {stream.request.id!r} is in use: each needs its own.")
             free_seats = 0 if self._waiting else self._max_running - self._running
@@ -70,6 +77,15 @@ class Intake:
             self._mail.submitted.append(stream)
             self._unplaced += 1
             self._changed.notify()
+
+    def reset(self, tier: str | None) -> Future[int]:
+        """Ask that a tier of the prefix cache forgets. Raises EngineDeadError; the future has it if the engine dies."""
+        with self._changed:
+            self._check_open()
+            wish = Reset(tier)
+            self._mail.resets.append(wish)
+            self._changed.notify()
+            return wish.forgotten
 
     def abort(self, stream: Stream) -> None:
         """Ask for the end of this very stream; no effect if it has ended."""
@@ -116,5 +132,15 @@ class Intake:
             self._death = self._death or death
             streams = list(self._streams.values())
             self._streams.clear()
-            self._mail = Mail()
-            return streams
+            lost, self._mail = self._mail, Mail()
+        for wish in lost.resets:
+            if wish.forgotten.set_running_or_notify_cancel():
+                wish.forgotten.set_exception(EngineDeadError(str(death)))
+        return streams
+
+    def _check_open(self) -> None:
+        """Raise EngineDeadError unless the engine lives. Call it with the lock held."""
+        if self._death is not None:
+            raise EngineDeadError(str(self._death)) from self._death.__cause__
+        if self._closing:
+            raise EngineDeadError("The engine is closing and takes no more requests.")

@@ -43,7 +43,9 @@ class Tokenizer(Protocol):
 class EngineStats:
     """Counters since start and gauges of now. Counters only grow, under abort and preemption too.
 
-    ``prompt_tokens_by_source`` sums to the prompt tokens of admitted requests.
+    ``prompt_tokens_by_source`` sums to the prompt tokens of admitted requests. ``loading`` requests wait for blocks
+    from a lower tier (they count as waiting too); ``load_failures`` had to compute instead. ``min_hit_tokens`` is the
+    shortest prefix that can be hit, None without prefix caching; ``retention_interval`` None keeps every block.
     """
 
     running: int = 0
@@ -58,6 +60,10 @@ class EngineStats:
     step_seconds: float = 0.0
     finished_by_reason: Mapping[str, int] = field(default_factory=dict)
     prompt_tokens_by_source: Mapping[str, int] = field(default_factory=dict)
+    loading: int = 0
+    load_failures: int = 0
+    min_hit_tokens: int | None = None
+    retention_interval: int | None = None
 
 
 class ServingEngine(Protocol):
@@ -88,6 +94,14 @@ class ServingEngine(Protocol):
 
     def abort(self, request_id: str) -> None:
         """End a request: its stream yields a last Output with ABORT. An unknown id is ignored: it may have ended."""
+        ...
+
+    async def reset_prefix_cache(self, tier: str | None = None) -> int:
+        """Forget every cached prefix of one tier ("device", "host", "disk", "shared"), or of all.
+
+        Returns how many blocks were forgotten; what running requests use stays theirs. Raises ConfigError for a tier
+        that this engine lacks, EngineDeadError.
+        """
         ...
 
     def stats(self) -> EngineStats:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from energyopt.core.clock import Clock
-from energyopt.core.errors import EngineDeadError
+from energyopt.core.errors import EnergyoptError, EngineDeadError
 from energyopt.core.records import FinishReason, RequestRecord, StepRecord
 from energyopt.core.units import Seconds
 
 from .backlog import Turnover
 from .batch import Runner
-from .intake import Intake, Mail
+from .intake import Intake, Mail, Reset
 from .output import Output
 from .ports import EngineStats
 from .scheduler import Scheduler
@@ -95,8 +95,18 @@ class EngineService:
         for stream in mail.submitted:
             self._streams[stream.request.id] = stream
             self._scheduler.add(stream.request)
+        for wish in mail.resets:
+            self._reset(wish)
         if mail:
             self._abort(mail.aborted)
+
+    def _reset(self, wish: Reset) -> None:
+        if not wish.forgotten.set_running_or_notify_cancel():
+            return
+        try:
+            wish.forgotten.set_result(self._scheduler.cache.reset(wish.tier))
+        except EnergyoptError as error:
+            wish.forgotten.set_exception(error)
 
     def _emit(self, settled: Settled, record: StepRecord) -> None:
         """After each step. Hooks come before outputs: a reader of a last output finds its records made."""
@@ -157,7 +167,8 @@ class EngineService:
             self._abort(lost)
 
     def _publish(self) -> None:
-        scheduler, pool, counters = self._scheduler, self._scheduler.cache.pool, self._scheduler.counters
+        scheduler, cache, counters = self._scheduler, self._scheduler.cache, self._scheduler.counters
+        pool = cache.pool
         self._stats = EngineStats(
             running=scheduler.num_running,
             waiting=scheduler.num_waiting,
@@ -171,6 +182,10 @@ class EngineService:
             step_seconds=counters.step_seconds,
             finished_by_reason=dict(counters.finished),
             prompt_tokens_by_source=dict(counters.prompt_by_source),
+            loading=scheduler.num_loading,
+            load_failures=cache.load_failures,
+            min_hit_tokens=cache.layout.grain if cache.prefix_caching else None,
+            retention_interval=cache.retention.interval,
         )
 
 

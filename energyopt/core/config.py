@@ -60,13 +60,16 @@ class KvConfig(Config):
     """The KV cache.
 
     ``memory_bytes`` is the size of the device pool; None lets the engine choose from the memory that is free.
-    ``retention_interval`` is None (keep every block), 0 (reachable boundaries only) or a multiple of the block.
+    ``retention_interval`` is None (keep every block), 0 (reachable boundaries only) or a multiple of the block; it
+    thins windows and states, never full attention. ``match_tokens`` is the prefix-match unit: hits may end inside a
+    block at a multiple of it (None: at the end of blocks only).
     """
 
     block_tokens: int = Field(16, ge=1, le=1024)
     memory_bytes: Bytes | None = Field(None, gt=0)
     prefix_caching: bool = True
-    retention_interval: int | None = Field(None, ge=0)
+    retention_interval: int | None = Field(0, ge=0)
+    match_tokens: int | None = Field(None, ge=1)
     tiers: tuple[TierConfig, ...] = ()
 
     @model_validator(mode="after")
@@ -75,6 +78,8 @@ class KvConfig(Config):
             raise ValueError(
                 f"retention_interval {self.retention_interval} is not a multiple of block_tokens {self.block_tokens}"
             )
+        if self.match_tokens is not None and self.block_tokens % self.match_tokens:
+            raise ValueError(f"match_tokens {self.match_tokens} does not divide block_tokens {self.block_tokens}")
         return self
 
 

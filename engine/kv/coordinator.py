@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from enum import Enum, auto
 
-from energyopt.core.errors import EngineError
+from energyopt.core.errors import ConfigError
 
 from ..batch import BlockCopy, CacheShape
 from ..request import NO_BLOCK, Request
@@ -222,7 +222,7 @@ class KvCoordinator:
     def reset(self, tier: str | None = None) -> int:
         """Forget every cached prefix of one tier, or of all; returns the number of names forgotten.
 
-        Running requests keep their blocks. Raises EngineError for a tier that is not there.
+        Running requests keep their blocks. Raises ConfigError for a tier that is not here.
         """
         forgotten = 0
         if tier in (None, DEVICE):
@@ -232,7 +232,7 @@ class KvCoordinator:
         if tier != DEVICE and self.tiers is not None:
             forgotten += self.tiers.reset(tier)
         elif tier not in (None, DEVICE):
-            raise EngineError(f"There is no cache tier {tier!r}: only {DEVICE!r}.")
+            raise ConfigError(f"There is no KV tier {tier!r}: here is {DEVICE} only.")
         return forgotten
 
     def check_integrity(self, requests: Iterable[Request]) -> None:

@@ -72,7 +72,7 @@ def test_plain_data_becomes_a_deployment() -> None:
         (("decode", "engine", "layout", "colour"), "dcp, dp, ep, pp, tp"),
         (
             ("decode", "engine", "kv", "colour"),
-            "block_tokens, memory_bytes, prefix_caching, retention_interval, tiers",
+            "block_tokens, match_tokens, memory_bytes, prefix_caching, retention_interval, tiers",
         ),
         (("decode", "engine", "kv", "tiers", 0, "colour"), "bytes_per_host, kind, path"),
     ],
