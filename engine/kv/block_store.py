@@ -25,7 +25,7 @@ class Got(StrEnum):
 
 
 class Put(StrEnum):
-    """How writing a block ended. ``KNOWN``: the store has it already, nothing was written."""
+    """How writing a block ended. ``KNOWN``: somebody stored it or is about to, nothing was written."""
 
     STORED = "stored"
     KNOWN = "known"

@@ -64,6 +64,7 @@ class StoreTier:
         self._lookups = Lane(f"kv-{name}-lookup")
         self._loads = Lane(f"kv-{name}-load")
         self._saves = Lane(f"kv-{name}-save")
+        self._lookups.submit(lambda: self._look_up(()))  # connect before the first request waits for it
 
     def knows(self, key: bytes) -> bool | None:
         """Whether the store has the block; None: not known yet. An overdue answer and a store that is down are no."""
@@ -146,7 +147,9 @@ class StoreTier:
         if not all(ended):
             logger.warning("KV tier %s did not come to an end within %g s.", self.name, timeout)
             return
-        self._store.close()
+        closing = threading.Thread(target=self._store.close, name=f"kv-{self.name}-close", daemon=True)
+        closing.start()
+        closing.join(timeout)
 
     def _look_up(self, keys: Sequence[bytes]) -> None:
         try:
