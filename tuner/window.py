@@ -106,10 +106,11 @@ def measure_power(window: Window, working: Sequence[StepRecord], meter: Meter) -
         split = meter.split(working, window.start, window.end) if readings else None
     except SensorError as error:
         return PowerOfWindow(faults=(f"gap: {error}",))
-    return PowerOfWindow(readings, split, tuple(_power_faults(window, working, readings)))
+    return PowerOfWindow(readings, split, tuple(power_faults(window, working, readings)))
 
 
-def _power_faults(window: Window, working: Sequence[StepRecord], readings: Sequence[EnergyReading]) -> Iterator[str]:
+def power_faults(window: Window, working: Sequence[StepRecord], readings: Sequence[EnergyReading]) -> Iterator[str]:
+    """Why ``readings`` are not the energy of the window's work, each with a code in front; see ``measure_power``."""
     if not readings:
         yield "no_meter: no sensor measured this window"
     for reading in readings:

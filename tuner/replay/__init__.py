@@ -1,0 +1,1 @@
+"""Replays workloads against an engine and measures what its users would see."""

@@ -1,0 +1,192 @@
+"""From a recording to a result: what belongs to the window, what it cost, and whether it may be believed."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from energyopt.core.errors import SensorError
+from energyopt.core.records import RequestRecord
+from energyopt.core.results import EnergyReading, LatencySummary, RunResult, summarize, total_energy
+from energyopt.core.slo import Slo, SloMetric
+from energyopt.core.units import Tokens
+
+from ..counting import Window, count_output
+from ..ports import Meter
+from ..window import audit_work, judge_in, power_faults, summarize_latencies_in
+from .ask import Ask, Reply
+from .measure import Recording
+from .result import BenchResult, Client, Prefixes, Subject
+
+MAX_ERROR_SHARE = 0.10
+"""A run with more failed requests than this share says nothing about the service."""
+
+
+def figures(
+    recording: Recording,
+    subject: Subject,
+    slos: Sequence[Slo],
+    meter: Meter | None,
+    created: datetime,
+    *,
+    sources: Mapping[str, float] | None = None,
+) -> BenchResult:
+    """The result of a replay. ``sources`` are prompt tokens by source, as the server's page counted over the window."""
+    window = recording.window
+    staying = [reply for reply in recording.replies if not reply.left]
+    ended = [reply for reply in staying if reply.record.end in window]
+    known = [reply for reply in ended if not reply.record.failed]
+    counted = all(reply.counted for reply in known)
+    run = _run(window, recording, staying, slos, meter, counted=counted)
+    faults = [*recording.client.faults, *_faults(run, counted)]
+    good = _goodput(window, slos, [reply.record for reply in ended])
+    return BenchResult(
+        id=secrets.token_hex(4),
+        created=created,
+        subject=subject,
+        run=run,
+        valid=not faults,
+        reasons=tuple(faults),
+        notes=tuple(_notes(ended)),
+        tokens_known=counted,
+        goodput=None if good is None else good / window.length,
+        good_share=None if good is None or not ended else good / len(ended),
+        per_request=_per_request(known),
+        prefixes=_prefixes(known, recording.asks, sources),
+        client=Client(send_lag=recording.client.send_lag, loop_lag=recording.client.loop_lag, cpu=recording.client.cpu),
+        oddities=dict(Counter(odd for reply in ended for odd in reply.oddities)),
+        errors=dict(recording.errors),
+        left=sum(reply.left and reply.record.end in window for reply in recording.replies),
+        cut_sessions=recording.cut_sessions,
+        skipped_idle=recording.skipped,
+        readings=run.readings,
+    )
+
+
+def _run(
+    window: Window,
+    recording: Recording,
+    staying: Sequence[Reply],
+    slos: Sequence[Slo],
+    meter: Meter | None,
+    *,
+    counted: bool,
+) -> RunResult:
+    """Tokens of every request, users who left included; latencies and verdicts of those who stayed.
+
+    An output token belongs to its arrival; a prompt to its first token, before which it was computed.
+    """
+    records = [reply.record for reply in staying]
+    everyone = [reply.record for reply in recording.replies]
+    ended = [record for record in records if record.end in window]
+    begun = [one for one in everyone if (one.first_token or one.end) in window and not _refused(one)]
+    output = count_output(window, everyone) + sum(
+        one.output_tokens for one in everyone if not one.token_times and one.end in window
+    )
+    readings, faults = _power(window, meter)
+    if counted:
+        faults = (*faults, *audit_work(len(ended), output))
+    return RunResult(
+        window=window.length,
+        requests=len(ended),
+        failed_requests=sum(record.failed for record in ended),
+        prompt_tokens=Tokens(sum(one.prompt_tokens for one in begun)),
+        cached_tokens=Tokens(sum(one.cached_tokens for one in begun)),
+        output_tokens=Tokens(output),
+        latencies=summarize_latencies_in(window, records),
+        verdicts=judge_in(window, slos, records),
+        energy=total_energy(readings),
+        readings=readings,
+        power_valid=bool(readings) and not faults,
+        power_reasons=(*faults, *(() if meter is None else meter.reasons)),
+    )
+
+
+def _refused(record: RequestRecord) -> bool:
+    return record.failed and not record.token_times
+
+
+def _power(window: Window, meter: Meter | None) -> tuple[tuple[EnergyReading, ...], tuple[str, ...]]:
+    """Readings of the window and why they are not its energy (code: words)."""
+    if meter is None:
+        return (), ("no_meter: no energy was asked for",)
+    try:
+        readings = meter.readings(window.start, window.end)
+    except SensorError as error:
+        words = str(error)
+        return (), (words if words.split(":")[0].isidentifier() else f"gap: {words}",)
+    return readings, tuple(power_faults(window, (), readings))
+
+
+def _faults(run: RunResult, counted: bool) -> list[str]:
+    faults = []
+    completed = run.requests - run.failed_requests
+    if not completed:
+        faults.append("no_requests: no request was answered in the window")
+    elif run.failed_requests > MAX_ERROR_SHARE * run.requests:
+        faults.append(f"too_many_errors: {run.failed_requests} of {run.requests} requests failed")
+    if not counted:
+        faults.append("no_usage: replies without usage, so tokens are unknown; the server must send stream usage")
+    return faults
+
+
+def _notes(ended: Sequence[Reply]) -> list[str]:
+    notes = []
+    spread = sum(reply.spread for reply in ended)
+    if spread:
+        notes.append(f"{spread} replies had chunks of several tokens; their gaps were spread by length of text")
+    return notes
+
+
+def _goodput(window: Window, slos: Sequence[Slo], ended: Sequence[RequestRecord]) -> int | None:
+    """Requests that met every latency SLO on their own; one without a sample for an SLO is not good. None: no SLO."""
+    latency = [slo for slo in slos if slo.metric is not SloMetric.GOODPUT]
+    if not latency:
+        return None
+    return sum(not one.failed and all(_keeps(one, slo) for slo in latency) for one in ended)
+
+
+def _keeps(record: RequestRecord, slo: Slo) -> bool:
+    violation = slo.judge([record]).violation
+    return violation is not None and violation <= 0
+
+
+def request_itl(reply: Reply) -> float | None:
+    """Decode time over the tokens after those of the first chunk; None where there are none.
+
+    Dividing by all tokens but one would call a reply fast whose first chunk held several.
+    """
+    times, later = reply.record.token_times, reply.record.output_tokens - reply.first_chunk
+    if len(times) < 2 or later < 1:
+        return None
+    return (times[-1] - times[0]) / later
+
+
+def _per_request(known: Sequence[Reply]) -> dict[str, LatencySummary]:
+    itl = [value for value in map(request_itl, known) if value is not None]
+    whole = [one.record.e2e / one.record.output_tokens for one in known if one.record.output_tokens]
+    ttft = [one.record.ttft for one in known if one.record.ttft is not None]
+    samples: Mapping[str, Sequence[float]] = {
+        "ttft": ttft,
+        "itl": itl,
+        "e2e_per_token": whole,
+        "e2e": [one.record.e2e for one in known],
+        "input_tokens": [float(one.record.prompt_tokens) for one in known if one.counted],
+        "output_tokens": [float(one.record.output_tokens) for one in known if one.counted],
+    }
+    found = {name: summarize(values) for name, values in samples.items()}
+    return {name: summary for name, summary in found.items() if summary is not None and math.isfinite(summary.mean)}
+
+
+def _prefixes(known: Sequence[Reply], asks: Mapping[str, Ask], sources: Mapping[str, float] | None) -> Prefixes:
+    expected = [asks[one.record.request_id].expected_cached for one in known if one.record.request_id in asks]
+    told = [value for value in expected if value is not None]
+    return Prefixes(
+        prompt_tokens=sum(one.record.prompt_tokens for one in known),
+        cached_tokens=sum(one.record.cached_tokens for one in known),
+        expected_tokens=sum(told) if told and len(told) == len(expected) else None,
+        sources=sources,
+    )
