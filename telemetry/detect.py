@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from energyopt.core.clock import Clock
 from energyopt.core.errors import ConfigError, SensorUnavailableError
+from energyopt.core.results import Scope
 
 from .estimate import EstimatedCpuSource
-from .nvml import NvmlSource, list_gpus
-from .nvml_status import NvmlStatus
-from .ports import PowerSource, StatusSource
+from .gpus import GpuFinder, describe
+from .ports import PowerSource, SensorId, StatusSource
 from .rapl import find_rapl
-from .visible import GpuIdentity, normal_uuid, visible_gpus
+from .replay import ReplaySource
+from .visible import normal_uuid
 
-MeterKind = Literal["auto", "nvml", "rapl", "estimated", "none"]
-KINDS: tuple[MeterKind, ...] = ("auto", "nvml", "rapl", "estimated", "none")
+MeterKind = Literal["auto", "nvml", "amdsmi", "rapl", "estimated", "none"]
+KINDS: tuple[MeterKind, ...] = ("auto", "nvml", "amdsmi", "rapl", "estimated", "none")
+VENDORS = {"nvml": "nvidia", "amdsmi": "amd"}
+REPLAY = "replay:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,20 @@ class Detection:
     statuses: tuple[StatusSource, ...] = ()
 
 
+def check_kind(kind: str) -> str:
+    """The kind of meter, a recording's path made absolute. Raises ConfigError for one that does not exist."""
+    if kind.startswith(REPLAY):
+        path = Path(kind.removeprefix(REPLAY)).absolute()
+        if not path.is_file():
+            raise ConfigError(f"meter = {kind!r} is not allowed: {path} is no file.")
+        return f"{REPLAY}{path}"
+    if kind not in KINDS:
+        raise ConfigError(f"meter = {kind!r} is not allowed: expected one of {', '.join(KINDS)}, {REPLAY}FILE.")
+    return kind
+
+
 def detect(
-    kind: MeterKind,
+    kind: str,
     devices: Sequence[str],
     clock: Clock,
     *,
@@ -47,22 +61,23 @@ def detect(
     """Find the sensors of ``devices`` ("cpu:0", GPU UUIDs, or "cuda:N" as this process counts them).
 
     "auto" never fails: what cannot be measured is a reason. A kind that is asked for by name and not available
-    raises SensorUnavailableError; an unknown kind ConfigError.
+    raises SensorUnavailableError; an unknown kind ConfigError. "replay:FILE" plays a recording in place of a sensor.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"meter = {kind!r} is not allowed: expected one of {', '.join(KINDS)}.")
+    kind = check_kind(kind)
     if kind == "none":
         return Detection((), ("Energy is not measured: the meter is set to none.",))
     gpus = [device for device in devices if not device.startswith("cpu")]
     finder = _Finder(clock, root, environment)
+    if kind.startswith(REPLAY):
+        return finder.replay(Path(kind.removeprefix(REPLAY)), devices)
     if kind == "auto":
         return finder.gpus_or_nothing(gpus) if gpus else finder.best_of_cpu()
-    if gpus and kind in ("rapl", "estimated"):
+    if kind in VENDORS:
+        if not gpus:
+            raise SensorUnavailableError(f"The meter {kind} covers GPUs only, but the engine runs on the CPU.")
+        return finder.gpus(gpus, (VENDORS[kind],))
+    if gpus:
         raise SensorUnavailableError(f"The meter {kind} covers CPUs only, but the engine runs on {', '.join(gpus)}.")
-    if not gpus and kind == "nvml":
-        raise SensorUnavailableError("The meter nvml covers NVIDIA GPUs only, but the engine runs on the CPU.")
-    if kind == "nvml":
-        return finder.gpus(gpus)
     return finder.rapl() if kind == "rapl" else finder.estimate()
 
 
@@ -74,23 +89,11 @@ class _Finder:
         self._root = root
         self._environment = environment
 
-    def gpus(self, devices: Sequence[str]) -> Detection:
+    def gpus(self, devices: Sequence[str], vendors: Sequence[str] = ("nvidia", "amd")) -> Detection:
         """All of the GPUs or none: a part would pass for the whole."""
-        present = list_gpus()
-        with ExitStack() as opened:
-            sources: dict[str, NvmlSource] = {}
-            notes: list[str] = []
-            for device in devices:
-                source = NvmlSource(self._clock, self._uuid(device, present))
-                opened.callback(source.close)
-                first = sources.setdefault(source.group or source.sensor.device, source)
-                if first is source:
-                    notes.append(_describe(source))
-                elif first.sensor.device != source.sensor.device:
-                    notes.append(f"{source.sensor.device} shares the sensor of {first.sensor.device} and is in it.")
-            statuses = tuple(NvmlStatus(self._clock, source.sensor.device) for source in sources.values())
-            opened.pop_all()
-        return Detection(tuple(sources.values()), tuple(notes), statuses)
+        finder = GpuFinder(self._clock, self._root, self._environment)
+        sources, statuses, notes = finder.find(devices, vendors)
+        return Detection(sources, notes, statuses)
 
     def gpus_or_nothing(self, devices: Sequence[str]) -> Detection:
         try:
@@ -98,9 +101,17 @@ class _Finder:
         except SensorUnavailableError as error:
             return Detection((), (f"GPU energy is not measured. {error}",))
 
+    def replay(self, path: Path, devices: Sequence[str]) -> Detection:
+        if len(devices) != 1:
+            raise ConfigError(f"A recording replays one device, but {len(devices)} are in use.")
+        device = normal_uuid(devices[0])
+        scope = Scope.CPU_PACKAGE if device.startswith("cpu") else Scope.GPU
+        source = ReplaySource(self._clock, path, SensorId(device, scope))
+        return Detection((source,), (f"{device} is not measured: {path} is replayed in its place.",))
+
     def rapl(self) -> Detection:
         sources = find_rapl(self._clock, self._root / "sys/class/powercap")
-        return Detection(sources, tuple(_describe(source) for source in sources))
+        return Detection(sources, tuple(describe(source) for source in sources))
 
     def estimate(self) -> Detection:
         source = EstimatedCpuSource(self._clock, root=self._root)
@@ -117,16 +128,3 @@ class _Finder:
             except SensorUnavailableError as error:
                 reasons.append(str(error))
         return Detection((), tuple(reasons))
-
-    def _uuid(self, device: str, present: Sequence[GpuIdentity]) -> str:
-        word, _, index = device.partition(":")
-        if word != "cuda" or not index.isdigit():
-            return normal_uuid(device)
-        visible = visible_gpus(self._environment, present)
-        if int(index) >= len(visible):
-            raise SensorUnavailableError(f"{device} is not among the {len(visible)} NVIDIA GPUs this process sees.")
-        return visible[int(index)]
-
-
-def _describe(source: PowerSource) -> str:
-    return f"{source.sensor.device} ({source.sensor.scope}) is measured by {source.source}."

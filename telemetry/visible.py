@@ -45,6 +45,30 @@ def visible_gpus(environment: Mapping[str, str], gpus: Sequence[GpuIdentity]) ->
     return tuple(chosen)
 
 
+def visible_amd(environment: Mapping[str, str], gpus: Sequence[str]) -> tuple[str, ...]:
+    """The GPUs that HIP shows to a process, of ``gpus`` in HIP's order.
+
+    ``ROCR_VISIBLE_DEVICES`` takes indices and UUIDs and comes first; ``HIP_VISIBLE_DEVICES``, or CUDA's variable, which
+    HIP reads too, then counts what is left. Each stops at the first entry that names no device.
+    """
+    left = _listed(environment.get("ROCR_VISIBLE_DEVICES"), gpus)
+    second = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
+    return tuple(_listed(second, left))
+
+
+def _listed(value: str | None, gpus: Sequence[str]) -> Sequence[str]:
+    if value is None:
+        return gpus
+    chosen: list[str] = []
+    for word in (entry.strip() for entry in value.split(",")):
+        name = normal_uuid(word)
+        index = int(word) if word.isdigit() else gpus.index(name) if name in gpus else -1
+        if not 0 <= index < len(gpus):
+            break
+        chosen.append(gpus[index])
+    return chosen
+
+
 def normal_uuid(device: str) -> str:
     """A device's identity as telemetry spells it, from what torch says: ``GPU-`` and a UUID, or ``AMD-`` and a serial.
 

@@ -13,6 +13,8 @@ from rich.console import Console
 
 from energyopt.core.errors import EnergyoptError, NoFeasibleError
 
+METER_HELP = "Where joules come from: auto, nvml, amdsmi, rapl, estimated, none, or replay:FILE (a recorded CSV)."
+
 
 def result_console() -> Console:
     """Standard output. Colour only on a terminal (rich honours NO_COLOR)."""

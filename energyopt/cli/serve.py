@@ -11,10 +11,10 @@ from api.keys import read_keys
 from energyopt.compose.service import ServeRequest, run_service
 from energyopt.core.config import EngineConfig, PowerConfig, parse_config
 from energyopt.core.errors import ConfigError
-from energyopt.core.units import parse_bytes, parse_hertz, parse_watts
+from energyopt.core.units import parse_bytes, parse_hertz, parse_interval, parse_watts
 
 from .footprint import Currency, Grid, Price, Pue, footprint_config
-from .output import message_console
+from .output import METER_HELP, message_console
 
 
 def serve(
@@ -40,9 +40,13 @@ def serve(
         bool, typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", help="Keep and reuse prefixes.")
     ] = True,
     kv_cache_memory_bytes: Annotated[str | None, typer.Option(help="KV pool, such as 2GiB.")] = None,
-    meter: Annotated[
-        Literal["auto", "nvml", "rapl", "estimated", "none"], typer.Option(help="Where joules come from.")
-    ] = "auto",
+    prefix_cache_retention_interval: Annotated[
+        str, typer.Option(help="Tokens between kept states and windows: 0 keeps boundaries only, 'dense' keeps all.")
+    ] = "0",
+    prefix_match_unit: Annotated[
+        int | None, typer.Option(min=1, help="Tokens in which a hit may end inside a block; default: whole blocks.")
+    ] = None,
+    meter: Annotated[str, typer.Option(metavar="KIND", help=METER_HELP)] = "auto",
     idle_energy: Annotated[
         Literal["separate", "share", "reservation"],
         typer.Option(help="Who answers for idle joules: nobody, tenants by use, or tenants by --reservation."),
@@ -76,6 +80,8 @@ def serve(
                 "block_tokens": block_size,
                 "prefix_caching": enable_prefix_caching,
                 "memory_bytes": None if kv_cache_memory_bytes is None else parse_bytes(kv_cache_memory_bytes),
+                "retention_interval": parse_interval(prefix_cache_retention_interval),
+                "match_tokens": prefix_match_unit,
             },
         },
     )

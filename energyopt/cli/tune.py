@@ -13,7 +13,7 @@ from energyopt.compose.study import PlannedStudy, TuneRequest, create_study, pla
 from energyopt.core.config import parse_config
 from energyopt.core.units import format_duration, parse_seconds
 
-from .output import message_console, print_json, result_console
+from .output import METER_HELP, message_console, print_json, result_console
 from .run import run_and_print
 
 
@@ -30,9 +30,7 @@ def tune(
     concurrency: Annotated[int, typer.Option(min=1, help="Chat sessions at once.")] = 8,
     seed: Annotated[int, typer.Option(help="Seed of workload and search.")] = 0,
     sampler: Annotated[Literal["auto", "gp", "tpe", "random"], typer.Option(help="Search strategy.")] = "auto",
-    meter: Annotated[
-        Literal["auto", "nvml", "rapl", "estimated", "none"], typer.Option(help="Where joules come from.")
-    ] = "auto",
+    meter: Annotated[str, typer.Option(metavar="KIND", help=METER_HELP)] = "auto",
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where the engine runs.")] = "auto",
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="Weights.")] = "auto",
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Context limit; default: the model's.")] = None,

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import DeviceKind
-from energyopt.core.errors import ConfigError
 from energyopt.core.units import Hertz
 from engine.models import choose_device
 from engine.runner import device_identity
-from telemetry.detect import KINDS, Detection, detect
+from telemetry.detect import Detection, check_kind, detect
 from tuner.defaults import PowerRange
 
 from .power import device_states
+
+MeterName = Annotated[str, AfterValidator(check_kind)]
+"""A kind of meter, "replay:FILE" among them."""
 
 
 def device_identities(kind: DeviceKind) -> tuple[str, ...]:
@@ -23,10 +28,7 @@ def device_identities(kind: DeviceKind) -> tuple[str, ...]:
 
 def find_meter(kind: str, devices: Sequence[str], clock: Clock | None = None) -> Detection:
     """The sensors of ``devices``. Raises ConfigError for an unknown kind, SensorUnavailableError for an absent one."""
-    for known in KINDS:
-        if kind == known:
-            return detect(known, devices, clock or MonotonicClock())
-    raise ConfigError(f"meter = {kind!r} is not allowed: expected one of {', '.join(KINDS)}.")
+    return detect(kind, devices, clock or MonotonicClock())
 
 
 def power_range(devices: Sequence[str]) -> PowerRange | None:

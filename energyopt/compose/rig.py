@@ -79,7 +79,15 @@ def load_engine(
     loaded = load_model(config)
     runner = TorchRunner(loaded, config, clock)
     found = find_meter(meter_kind, runner.devices, clock)
-    meter = Meter(found.sources, clock, found.reasons, weigh=FittedWeight(), idle=idle, tenants=tenants)
+    meter = Meter(
+        found.sources,
+        clock,
+        found.reasons,
+        weigh=FittedWeight(),
+        idle=idle,
+        tenants=tenants,
+        statuses=found.statuses,
+    )
     return LoadedEngine(config, loaded, runner, meter, clock)
 
 

@@ -16,11 +16,12 @@ from energyopt.core.errors import RequestError
 from energyopt.core.footprint import FootprintConfig, describe_boundary
 from energyopt.core.records import StepRecord
 from energyopt.core.units import format_si
+from engine.ports import EngineStats
 from telemetry.exporter import Exporter
 from telemetry.idle import idle_policy
 
 from .footprint import footprint_rates
-from .meters import device_identities
+from .meters import MeterName, device_identities
 from .power import power_controller, put_back_left
 from .rig import RunningEngine, load_engine
 
@@ -36,7 +37,7 @@ class ServeRequest(Config):
     port: int = 8000
     api_key: str | None = None
     tenants: Mapping[str, str] = Field(default_factory=dict)
-    meter: str = "auto"
+    meter: MeterName = "auto"
     idle_energy: str = "separate"
     reservations: Mapping[str, float] = Field(default_factory=dict)
     footprint: FootprintConfig = FootprintConfig()
@@ -124,11 +125,22 @@ class _Service:
             f"model {loaded.name} from {loaded.path}, {str(loaded.dtype).removeprefix('torch.')} on {loaded.device}, "
             f"context {loaded.max_model_len}",
             f"KV pool {cache.num_blocks} blocks of {cache.block_tokens} tokens ({pool})",
+            describe_prefix_cache(self.engine.front.stats()),
         ]
         lines += [f"energy: {reason}" for reason in self.engine.meter.reasons]
         if self._rates is not None:
             lines.append(f"carbon and cost cover {describe_boundary(self._rates.boundary, idle=True)}")
         return lines
+
+
+def describe_prefix_cache(stats: EngineStats) -> str:
+    """The settings that took effect, and the shortest prompt that can profit from them."""
+    if stats.min_hit_tokens is None:
+        return "prefix cache off"
+    kept = {None: "every state and window is kept", 0: "states and windows are kept at reachable boundaries"}
+    interval = stats.retention_interval
+    every = kept.get(interval, f"states and windows are also kept every {interval} tokens")
+    return f"prefix cache: hits from {stats.min_hit_tokens} tokens on, in steps of as many; {every}"
 
 
 def _ignore_step(step: StepRecord) -> None:

@@ -25,11 +25,9 @@ from tuner.space import SearchSpace
 from tuner.workload.chat import chat_workload
 
 from .machine import describe_machine, usable_cores
-from .meters import device_identities, find_meter, highest_clock, power_range
+from .meters import MeterName, device_identities, find_meter, highest_clock, power_range
 from .power import power_controller, put_back_left
 from .results import Session, study_folder, write_artifacts
-
-MeterKind = Literal["auto", "nvml", "rapl", "estimated", "none"]
 
 TRIAL_COMMAND = (sys.executable, "-P", "-c", "import sys; from energyopt.cli.trial import main; sys.exit(main())")
 """The trial worker, found through this interpreter: no PATH, no current directory."""
@@ -55,7 +53,7 @@ class TuneRequest(Config):
     concurrency: int = 8
     seed: int = 0
     sampler: Literal["auto", "gp", "tpe", "random"] = "auto"
-    meter: MeterKind = "auto"
+    meter: MeterName = "auto"
     device: DeviceKind = "auto"
     dtype: DType = "auto"
     max_model_len: int | None = None

@@ -91,6 +91,10 @@ class Library:
                 raise
             return None
 
+    def perform(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        """What a call returns. Raises LibraryError where it fails."""
+        return self._call(act, *arguments)
+
     def _call(self, read: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return read(*arguments)

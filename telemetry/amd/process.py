@@ -48,11 +48,17 @@ class AmdProcess:
         self._started = 0
         self._failures = 0
         self._not_before = -float("inf")
+        self._users = 0
         self.failure: str | None = None
 
     @property
     def restarts(self) -> int:
         return max(0, self._started - 1)
+
+    @property
+    def running(self) -> bool:
+        """True while there is a child."""
+        return self._child is not None
 
     def call(self, do: str, **arguments: object) -> Any:
         """The result of one command. Raises what ``timed`` raises."""
@@ -75,8 +81,20 @@ class AmdProcess:
             self._failures = 0
             return reply.get("result"), at
 
+    def join(self) -> None:
+        """Count one more user."""
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        """Count one user less; the last one ends the child."""
+        with self._lock:
+            self._users -= 1
+            if self._users <= 0:
+                self._end()
+
     def close(self) -> None:
-        """End the child; idempotent. A later call starts it again."""
+        """End the child, whoever uses it; idempotent. A later call starts it again."""
         with self._lock:
             self._end()
 

@@ -47,7 +47,7 @@ class AmdSource:
     """Energy and power of one socket: COUNTER where the library counts energy, else INTEGRATED.
 
     A guest of a hypervisor has no counter; the second die of an MI250 tells nothing, since the first one's numbers
-    are of both. Raises SensorUnavailableError then. ``process`` is shared and stays open.
+    are of both. Raises SensorUnavailableError then. ``process`` is shared; its last user's ``close`` ends it.
     """
 
     def __init__(self, clock: Clock, process: AmdProcess, gpu: AmdGpu) -> None:
@@ -62,6 +62,8 @@ class AmdSource:
         except SensorError as error:
             raise SensorUnavailableError(f"{self._device} cannot be read: {error}") from error
         self.source = Source.COUNTER if sample.counter is not None else Source.INTEGRATED
+        self._open = True
+        process.join()
 
     def read(self) -> Sample:
         """Energy and power now, stamped with the middle of the driver's answer."""
@@ -81,15 +83,19 @@ class AmdSource:
         )
 
     def close(self) -> None:
-        """Nothing of its own is open."""
+        if self._open:
+            self._open = False
+            self._process.leave()
 
 
 class AmdStatus:
-    """Looks at one GPU. ``process`` is shared and stays open."""
+    """Looks at one GPU. ``process`` is shared; its last user's ``close`` ends it."""
 
     def __init__(self, process: AmdProcess, gpu: AmdGpu) -> None:
         self._process = process
         self.info = gpu.info
+        self._open = True
+        process.join()
 
     def read(self) -> DeviceStatus:
         try:
@@ -99,7 +105,9 @@ class AmdStatus:
         return _status(told, at)
 
     def close(self) -> None:
-        """Nothing of its own is open."""
+        if self._open:
+            self._open = False
+            self._process.leave()
 
 
 def _gpu(told: Mapping[str, Any]) -> AmdGpu:

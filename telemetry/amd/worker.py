@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
+from . import limits
 from .library import Library, LibraryError
 
 MAX_LINE = 1 << 16
@@ -22,8 +23,13 @@ COMMANDS: dict[str, Command] = {
     "devices": lambda library, request: library.devices(),
     "sample": lambda library, request: library.sample(str(request["device"])),
     "status": lambda library, request: library.status(str(request["device"])),
+    "power_limits": limits.power_limits,
+    "set_cap": limits.set_cap,
+    "clock_state": limits.clock_state,
+    "lock_clock": limits.lock_clock,
+    "unlock_clock": limits.unlock_clock,
 }
-"""What the process can do. Commands that change a device belong here too: they share its lock."""
+"""What the process can do. Commands that change a device are here too: they share its lock."""
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from energyopt.core.units import Seconds
 from telemetry.amd.process import AmdProcess
 from telemetry.amd.source import AmdSource, AmdStatus, list_amd
 from telemetry.curve import EnergyCurve
+from telemetry.detect import Detection, detect
 from telemetry.status import Throttle
 
 Machine = Callable[[int], Any]
@@ -265,6 +266,13 @@ def test_a_child_that_does_not_speak_the_protocol_is_refused(says: str) -> None:
     process.close()
 
 
+def close(found: Detection) -> None:
+    for source in found.sources:
+        source.close()
+    for status in found.statuses:
+        status.close()
+
+
 def eventually(attempt: Callable[[], bool], seconds: float = 5.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -274,3 +282,43 @@ def eventually(attempt: Callable[[], bool], seconds: float = 5.0) -> bool:
         except (SensorError, SensorUnavailableError):
             time.sleep(0.05)
     return False
+
+
+def test_detect_finds_amd_gpus_by_name_and_by_ordinal(amd_machine: Machine, tmp_path: Path) -> None:
+    """torch says "cuda:0" on ROCm too; HIP's order is not the PCI order."""
+    state = amd_machine(3)
+    for index, hip in enumerate((2, 0, 1)):
+        state.gpus[index].hip = hip
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kfd").touch()
+    for environment, expected in (
+        ({}, "abc1"),
+        ({"HIP_VISIBLE_DEVICES": "2"}, "abc0"),
+        ({"ROCR_VISIBLE_DEVICES": "1,2", "CUDA_VISIBLE_DEVICES": "1"}, "abc0"),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-000000000000abc2"}, "abc2"),
+    ):
+        found = detect("amdsmi", ["cuda:0"], CLOCK, root=tmp_path, environment=environment)
+        assert [source.sensor.device[-4:] for source in found.sources] == [expected]
+        assert [status.info.device for status in found.statuses] == [found.sources[0].sensor.device]
+        close(found)
+    named = detect("auto", ["GPU-000000000000ABC1"], CLOCK, root=tmp_path)
+    assert named.sources[0].sensor.device == "AMD-000000000000abc1"
+    close(named)
+
+
+def test_detect_says_why_an_amd_gpu_is_not_measured(amd_machine: Machine, tmp_path: Path) -> None:
+    amd_machine(1)
+    found = detect("auto", ["GPU-000000000000ffff"], CLOCK, root=tmp_path)
+    assert found.sources == ()
+    assert "not among the 1 AMD GPUs" in found.reasons[0]
+
+
+def test_the_last_user_ends_the_child(amd_machine: Machine, process: AmdProcess) -> None:
+    amd_machine(1)
+    gpu = list_amd(process)[0]
+    source, status = AmdSource(CLOCK, process, gpu), AmdStatus(process, gpu)
+    source.close()
+    source.close()
+    assert process.running
+    status.close()
+    assert not process.running

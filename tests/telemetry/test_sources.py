@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from energyopt.core.clock import FakeClock
-from energyopt.core.errors import SensorError, SensorUnavailableError
+from energyopt.core.errors import ConfigError, SensorError, SensorUnavailableError
 from energyopt.core.results import Scope, Source
 from energyopt.core.units import Seconds, Watts
 from telemetry.cpu import CpuInfo, describe_cpu, find_part, load_parts
 from telemetry.curve import EnergyCurve
+from telemetry.detect import detect
 from telemetry.estimate import IDLE_SHARE, EstimatedCpuSource
 from telemetry.fake import FakeSource
 from telemetry.ports import PowerSource, SensorId
@@ -335,6 +336,18 @@ class TestReplay:
             clock.advance(0.1)
         reading = curve.window(Seconds(102.0), Seconds(108.0))
         assert abs(reading.joules - 1800.0) <= reading.error
+
+    def test_a_recording_is_a_kind_of_meter(self, machine: Machine, clock: FakeClock) -> None:
+        path = machine.root / "recorded.csv"
+        path.write_text("at,counter,power\n0,0,\n1,300,\n")
+        found = detect(f"replay:{path}", ["GPU-1"], clock)
+        assert found.sources[0].sensor == SensorId("GPU-1", Scope.GPU)
+        assert "is replayed in its place" in found.reasons[0]
+        assert detect(f"replay:{path}", ["cpu:0"], clock).sources[0].sensor.scope is Scope.CPU_PACKAGE
+        with pytest.raises(ConfigError, match="one device"):
+            detect(f"replay:{path}", ["GPU-1", "GPU-2"], clock)
+        with pytest.raises(ConfigError, match="is no file"):
+            detect("replay:nothing.csv", ["GPU-1"], clock)
 
     @pytest.mark.parametrize(
         ("content", "message"),
