@@ -49,11 +49,32 @@ class ParallelLayout(Config):
 
 
 class TierConfig(Config):
-    """One KV tier below the device pool; its size is per host, as the name says."""
+    """One KV tier below the device pool; its size is per host or per rank of the engine, as the names say.
+
+    ``path`` is the folder of a disk tier (None: the user's cache folder) or the address of a shared pool. A shared
+    tier's size is what this host lends to the pool.
+    """
 
     kind: Literal["host", "disk", "shared"]
-    bytes_per_host: Bytes = Field(gt=0)
+    bytes_per_host: Bytes | None = Field(None, gt=0)
+    bytes_per_rank: Bytes | None = Field(None, gt=0)
     path: str | None = None
+
+    @model_validator(mode="after")
+    def _has_one_size_and_its_place(self) -> TierConfig:
+        if (self.bytes_per_host is None) == (self.bytes_per_rank is None):
+            raise ValueError(f"the {self.kind} tier needs either bytes_per_host or bytes_per_rank")
+        if self.kind == "shared" and not self.path:
+            raise ValueError("the shared tier needs path, the address of the pool")
+        if self.kind == "host" and self.path is not None:
+            raise ValueError(f"the host tier has no path, so {self.path!r} has no use")
+        return self
+
+    def size(self, layout: ParallelLayout) -> Bytes:
+        """Bytes on this host for one engine of that layout, which the host holds whole."""
+        if self.bytes_per_host is not None:
+            return self.bytes_per_host
+        return Bytes((self.bytes_per_rank or 0) * layout.devices)
 
 
 class KvConfig(Config):
@@ -63,6 +84,9 @@ class KvConfig(Config):
     ``retention_interval`` is None (keep every block), 0 (reachable boundaries only) or a multiple of the block; it
     thins windows and states, never full attention. ``match_tokens`` is the prefix-match unit: hits may end inside a
     block at a multiple of it (None: at the end of blocks only).
+
+    ``tiers`` are asked in their order. ``tier_admit_after`` is in how many requests a block must have been seen to be
+    kept. ``tier_load``: load whatever is found, or only where that is faster, or costs fewer joules, than to compute.
     """
 
     block_tokens: int = Field(16, ge=1, le=1024)
@@ -71,6 +95,20 @@ class KvConfig(Config):
     retention_interval: int | None = Field(0, ge=0)
     match_tokens: int | None = Field(None, ge=1)
     tiers: tuple[TierConfig, ...] = ()
+    tier_eviction: Literal["lru", "arc"] = "lru"
+    tier_admit_after: int = Field(1, ge=1)
+    tier_load: Literal["always", "faster", "cheaper"] = "always"
+
+    @model_validator(mode="after")
+    def _tiers_fit_together(self) -> KvConfig:
+        kinds = [tier.kind for tier in self.tiers]
+        if self.tiers and not self.prefix_caching:
+            raise ValueError("tiers keep cached prefixes, so they need prefix_caching")
+        if len(set(kinds)) < len(kinds):
+            raise ValueError(f"of each kind of tier there is one at most, not {', '.join(kinds)}")
+        if "host" in kinds[1:]:
+            raise ValueError(f"the host tier comes first, not behind {kinds[0]}")
+        return self
 
     @model_validator(mode="after")
     def _interval_is_whole_blocks(self) -> KvConfig:

@@ -24,6 +24,7 @@ from energyopt.core.config import (
 )
 from energyopt.core.errors import ConfigError
 from energyopt.core.study import Knob
+from energyopt.core.units import Bytes
 
 FULL: dict[str, Any] = {
     "decode": {
@@ -55,7 +56,7 @@ def changed(path: tuple[str | int, ...], value: object) -> dict[str, Any]:
 
 def test_plain_data_becomes_a_deployment() -> None:
     deployment = parse_config(Deployment, FULL)
-    assert deployment.decode.engine.kv.tiers == (TierConfig(kind="host", bytes_per_host=1024),)
+    assert deployment.decode.engine.kv.tiers == (TierConfig(kind="host", bytes_per_host=Bytes(1024)),)
     assert deployment.decode.engine.layout.devices == 12  # dcp costs none
     assert deployment.decode.devices == 24
     assert deployment.devices == 25
@@ -72,9 +73,10 @@ def test_plain_data_becomes_a_deployment() -> None:
         (("decode", "engine", "layout", "colour"), "dcp, dp, ep, pp, tp"),
         (
             ("decode", "engine", "kv", "colour"),
-            "block_tokens, match_tokens, memory_bytes, prefix_caching, retention_interval, tiers",
+            "block_tokens, match_tokens, memory_bytes, prefix_caching, retention_interval, tier_admit_after, "
+            "tier_eviction, tier_load, tiers",
         ),
-        (("decode", "engine", "kv", "tiers", 0, "colour"), "bytes_per_host, kind, path"),
+        (("decode", "engine", "kv", "tiers", 0, "colour"), "bytes_per_host, bytes_per_rank, kind, path"),
     ],
 )
 def test_an_unknown_key_is_refused_at_every_depth(path: tuple[str | int, ...], allowed: str) -> None:
@@ -186,3 +188,26 @@ def test_digests_are_equal_in_every_process() -> None:
         for seed in ("1", "2")
     }
     assert digests == {deployment.digest()}
+
+
+@pytest.mark.parametrize(
+    ("kv", "message"),
+    [
+        ({"tiers": [{"kind": "host"}]}, "either bytes_per_host or bytes_per_rank"),
+        ({"tiers": [{"kind": "host", "bytes_per_host": 1, "bytes_per_rank": 1}]}, "either bytes_per_host or"),
+        ({"tiers": [{"kind": "shared", "bytes_per_host": 1}]}, "needs path"),
+        ({"tiers": [{"kind": "host", "bytes_per_host": 1, "path": "/x"}]}, "'/x' has no use"),
+        ({"tiers": [{"kind": "disk", "bytes_per_host": 1}, {"kind": "host", "bytes_per_host": 1}]}, "comes first"),
+        ({"tiers": [{"kind": "host", "bytes_per_host": 1}] * 2}, "one at most, not host, host"),
+        ({"tiers": [{"kind": "host", "bytes_per_host": 1}], "prefix_caching": False}, "need prefix_caching"),
+    ],
+)
+def test_tiers_that_make_no_sense_are_refused(kv: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(KvConfig, kv)
+
+
+def test_a_size_per_rank_grows_with_the_ranks_and_a_size_per_host_does_not() -> None:
+    layout = ParallelLayout(tp=2, dp=2)
+    assert TierConfig(kind="host", bytes_per_host=Bytes(100)).size(layout) == 100
+    assert TierConfig(kind="host", bytes_per_rank=Bytes(100)).size(layout) == 400
