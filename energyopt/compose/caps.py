@@ -13,6 +13,8 @@ from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import PowerConfig
 from energyopt.core.errors import ControlError, SensorUnavailableError, UsageError
 from energyopt.core.units import Seconds
+from telemetry.amd.process import AmdProcess
+from telemetry.amd.source import amd_driver_loaded, list_amd
 from telemetry.control.client import Connection, HelperGoneError
 from telemetry.control.journal import Entry, Journal, default_directory
 from telemetry.control.protocol import Acquire, Clear, Show
@@ -52,13 +54,31 @@ def machine_gpus(named: Sequence[str]) -> tuple[str, ...]:
     """
     if named:
         return tuple(dict.fromkeys(normal_uuid(device) for device in named))
-    try:
-        found = tuple(gpu.uuid for gpu in list_gpus())
-    except SensorUnavailableError as error:
-        raise UsageError(f"No GPU was found to cap. {error}") from error
+    found: list[str] = []
+    reasons: list[str] = []
+    for look in (_nvidia, _amd):
+        try:
+            found += look()
+        except SensorUnavailableError as error:
+            reasons.append(str(error))
     if not found:
-        raise UsageError("No GPU was found to cap: the driver lists none.")
-    return found
+        raise UsageError(f"No GPU was found to cap. {' '.join(reasons)}".strip())
+    return tuple(found)
+
+
+def _nvidia() -> list[str]:
+    return [gpu.uuid for gpu in list_gpus()]
+
+
+def _amd() -> list[str]:
+    """Nothing is started to look for them where the kernel has no driver for any."""
+    if not amd_driver_loaded():
+        return []
+    process = AmdProcess(MonotonicClock())
+    try:
+        return [gpu.info.device for gpu in list_amd(process)]
+    finally:
+        process.close()
 
 
 def view_caps(devices: Sequence[str]) -> list[CapView]:

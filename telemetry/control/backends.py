@@ -1,21 +1,23 @@
-"""The driver of each device, told by the form of its identity: ``GPU-`` and ``MIG-`` are NVIDIA's."""
+"""The driver of each device, told by the form of its identity: ``GPU-`` and ``MIG-`` are NVIDIA's, ``AMD-`` AMD's."""
 
 from __future__ import annotations
 
 from energyopt.core.errors import ControlError
 from energyopt.core.units import Hertz, Watts
 
+from .amd_limits import AmdLimits
 from .nvml_limits import NvmlLimits
 from .ports import DeviceLimits, DriverLife, LimitBackend
 
-NVIDIA = ("GPU-", "MIG-")
+NVIDIA, AMD = ("GPU-", "MIG-"), "AMD-"
 
 
 class Backends:
     """Hands each call to the backend of the device; one vendor's library is touched only for its own devices."""
 
-    def __init__(self, nvidia: LimitBackend | None = None) -> None:
+    def __init__(self, nvidia: LimitBackend | None = None, amd: LimitBackend | None = None) -> None:
         self._nvidia = nvidia or NvmlLimits()
+        self._amd = amd or AmdLimits()
 
     def limits(self, device: str) -> DeviceLimits:
         return self._of(device).limits(device)
@@ -47,4 +49,8 @@ class Backends:
     def _of(self, device: str) -> LimitBackend:
         if device.startswith(NVIDIA):
             return self._nvidia
-        raise ControlError(f"{device} is not a GPU whose limits can be set: expected a UUID that begins with GPU-.")
+        if device.startswith(AMD):
+            return self._amd
+        raise ControlError(
+            f"{device} is not a GPU whose limits can be set: expected an identity that begins with GPU- or AMD-."
+        )

@@ -46,8 +46,11 @@ class FakeLimits:
         return DeviceLimits(known.requested, enforced, known.low, known.high, Hertz(1.98e9), DEFAULT, True)
 
     def set_cap(self, device: str, cap: Watts) -> None:
+        known = self._device(device)
+        if not known.low <= cap <= known.high:
+            raise ControlError(f"{device}: Invalid Argument.")
         self._permit(device, "cap", cap)
-        self._device(device).requested = cap
+        known.requested = cap
 
     def clocks(self, device: str) -> str | None:
         """What a driver that can tell would tell: the lock that is there."""

@@ -64,6 +64,8 @@ class Limiter:
         why = self._backend.forbidden(device)
         if why is not None:
             return Capability(False, why)
+        if limits.low >= limits.high:
+            return Capability(False, f"{device} takes no cap but {limits.high:g} W: its maker fixed it.")
         return Capability(True, f"{device} can be capped {_range(limits)}, now {limits.requested:.0f} W.")
 
     def check(self, device: str, power: PowerConfig) -> None:

@@ -32,6 +32,7 @@ typedef struct {
     float resolution;
     uint32_t pad;
     uint64_t samples, ppt, prochot, socket_thermal, vr_thermal, hbm_thermal;
+    uint32_t memory_high, sclk_resets_mclk; /* setting the core clock takes the memory clock down: rocm-systems#8458 */
     int32_t rc[CALLS];
     uint32_t after[CALLS], calls[CALLS];
 } gpu;
@@ -184,19 +185,25 @@ int amdsmi_get_clock_info(gpu *g, uint32_t type, uint32_t *to)
     memset(to, 0, 32);
     to[0] = type == 4 ? g->memory_clock : g->clock;
     to[1] = type == 4 ? g->memory_clock : g->clock_low;
-    to[2] = type == 4 ? g->memory_clock : g->clock_high;
+    to[2] = type == 4 ? g->memory_high : g->clock_high;
     return 0;
 }
 int amdsmi_set_gpu_clk_limit(gpu *g, uint32_t type, uint32_t which, uint64_t mhz)
 {
     CALL(SET_CLOCKS);
-    if (type)
+    if (type && (type != 4 || !which))
         return NOT_SUPPORTED;
+    if (type) {
+        g->memory_high = (uint32_t)mhz;
+        return 0;
+    }
+    if (g->sclk_resets_mclk)
+        g->memory_high = 900;
     if (which)
         g->clock_high = (uint32_t)mhz;
     else
         g->clock_low = (uint32_t)mhz;
-    g->perf_level = 5;
+    g->perf_level = 3; /* MANUAL */
     return 0;
 }
 int amdsmi_get_gpu_perf_level(gpu *g, uint32_t *to) { CALL(PERF); *to = g->perf_level; return 0; }

@@ -60,6 +60,8 @@ class Gpu(ctypes.Structure):
         ("socket_thermal", ctypes.c_uint64),
         ("vr_thermal", ctypes.c_uint64),
         ("hbm_thermal", ctypes.c_uint64),
+        ("memory_high", ctypes.c_uint32),
+        ("sclk_resets_mclk", ctypes.c_uint32),
         ("rc", ctypes.c_int32 * ROOM),
         ("after", ctypes.c_uint32 * ROOM),
         ("calls", ctypes.c_uint32 * ROOM),
@@ -95,6 +97,7 @@ def create(path: Path, gpus: int = 1) -> State:
         gpu = state.gpus[index]
         gpu.name, gpu.serial = b"Stub MI300X", f"{0xABC0 + index:x}".encode()
         gpu.bus, gpu.hip, gpu.clock, gpu.clock_low, gpu.clock_high = 3 + index, index, 1900, 500, 2100
+        gpu.memory_high = 1300
         gpu.memory_clock, gpu.busy, gpu.memory_busy, gpu.edge, gpu.hotspot, gpu.vram = 1300, 88, 33, -1, 61, 52
         gpu.socket_w, gpu.current_w, gpu.average_w = 0xFFFF, 400, 0xFFFF
         gpu.cap, gpu.default_cap, gpu.low_cap, gpu.high_cap = 700_000_000, 750_000_000, 0, 750_000_000
