@@ -127,6 +127,12 @@ E2E = own("request_duration_seconds", "histogram", "Arrival to end of a request.
 RUNNING = own("requests_running", "gauge", "Requests in the running batch.", "model")
 WAITING = own("requests_waiting", "gauge", "Requests that wait for a place.", "model")
 KV_USAGE = own("kv_cache_usage_ratio", "gauge", "KV blocks in use over all.", "model")
+KV_MIN_HIT = own("kv_min_hit_tokens", "gauge", "Tokens of the shortest prefix that the cache can hit.", "model")
+KV_RETENTION = own(
+    "kv_retention_interval_tokens", "gauge", "Segment of states and windows that are kept; none if all are.", "model"
+)
+KV_LOADING = own("requests_loading", "gauge", "Requests that wait for blocks from a lower tier.", "model")
+KV_LOAD_FAILURES = own("kv_load_failures_total", "counter", "Loads from lower tiers that had to be computed.", "model")
 PREEMPTIONS = own("preemptions_total", "counter", "Requests put back to make room.", "model")
 STEPS = own("steps_total", "counter", "Engine steps.", "model")
 STEP_SECONDS = own("step_seconds_total", "counter", "Time spent in engine steps.", "model")
@@ -166,6 +172,10 @@ CATALOG: tuple[Metric, ...] = (
     KV_USAGE,
     PREEMPTIONS,
     STEPS,
+    KV_MIN_HIT,
+    KV_RETENTION,
+    KV_LOADING,
+    KV_LOAD_FAILURES,
     STEP_SECONDS,
     VLLM_RUNNING,
     VLLM_WAITING,

@@ -45,6 +45,14 @@ class StatsView(Protocol):
     def step_seconds(self) -> float: ...
     @property
     def prompt_tokens_by_source(self) -> Mapping[str, int]: ...
+    @property
+    def loading(self) -> int: ...
+    @property
+    def load_failures(self) -> int: ...
+    @property
+    def min_hit_tokens(self) -> int | None: ...
+    @property
+    def retention_interval(self) -> int | None: ...
 
 
 class ServingMetrics:
@@ -103,6 +111,10 @@ class StatsCollector(Collector):
             (catalog.RUNNING, catalog.VLLM_RUNNING, stats.running),
             (catalog.WAITING, catalog.VLLM_WAITING, stats.waiting),
             (catalog.KV_USAGE, catalog.VLLM_KV_USAGE, _usage(stats)),
+            (catalog.KV_MIN_HIT, None, stats.min_hit_tokens),
+            (catalog.KV_RETENTION, None, stats.retention_interval),
+            (catalog.KV_LOADING, None, stats.loading),
+            (catalog.KV_LOAD_FAILURES, None, stats.load_failures),
             (catalog.PREEMPTIONS, catalog.VLLM_PREEMPTIONS, stats.preemptions),
             (catalog.STEPS, None, stats.steps),
             (catalog.STEP_SECONDS, None, stats.step_seconds),

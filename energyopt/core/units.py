@@ -93,6 +93,15 @@ def parse_bytes(text: str) -> Bytes:
     return Bytes(round(_parse(text, _SIZE, "B", "a size")))
 
 
+def parse_interval(text: str) -> int | None:
+    """``"32768"`` -> 32768 tokens; ``"dense"`` -> None, no interval. Raises ConfigError."""
+    if text == "dense":
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"{text!r} is not an interval: expected a number of tokens, 0 or more, or 'dense'.")
+    return int(text)
+
+
 def _parse(text: str, table: dict[str, float] | dict[str, int], default: str, what: str) -> float:
     match = _QUANTITY.fullmatch(text.strip())
     unit = str(match.group(2) or default) if match else ""

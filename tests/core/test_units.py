@@ -136,3 +136,14 @@ def test_a_figure_is_never_written_in_powers_of_ten(value: float | None, text: s
 )
 def test_a_duration_is_read_at_a_glance(value: float | None, text: str) -> None:
     assert format_duration(value) == text
+
+
+@pytest.mark.parametrize(("text", "interval"), [("dense", None), ("0", 0), ("32768", 32768)])
+def test_intervals(text: str, interval: int | None) -> None:
+    assert units.parse_interval(text) == interval
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "none", "１２", "Dense"])
+def test_what_is_no_interval_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="or 'dense'"):
+        units.parse_interval(text)

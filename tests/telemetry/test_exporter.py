@@ -40,6 +40,10 @@ class Stats:
     preemptions: int = 1
     steps: int = 50
     step_seconds: float = 2.5
+    loading: int = 1
+    load_failures: int = 4
+    min_hit_tokens: int | None = 256
+    retention_interval: int | None = 0
     prompt_tokens_by_source: dict[str, int] = field(
         default_factory=lambda: {"local_compute": 700, "device": 200, "host": 60, "shared": 40}
     )
@@ -101,6 +105,16 @@ def test_cpu_domains_are_named_by_package(clock: FakeClock) -> None:
     found = page(Exporter(running(clock, *sources), "m"))
     for domain in ("package", "dram"):
         assert at("energyopt_cpu_energy_joules_total", package="1", domain=domain, source="counter") in found
+
+
+@pytest.mark.parametrize(("interval", "shown"), [(None, None), (0, 0.0), (32768, 32768.0)])
+def test_the_effective_cache_settings_are_visible(clock: FakeClock, interval: int | None, shown: float | None) -> None:
+    """vllm#51198: a retention option that silently did nothing. Dense keeping has no interval, so it has no series."""
+    found = page(Exporter(running(clock, FakeSource(clock)), "m", lambda: Stats(retention_interval=interval)))
+    assert found[at("energyopt_kv_min_hit_tokens", model="m")] == 256
+    assert found.get(at("energyopt_kv_retention_interval_tokens", model="m")) == shown
+    assert found[at("energyopt_requests_loading", model="m")] == 1
+    assert found[at("energyopt_kv_load_failures_total", model="m")] == 4
 
 
 def test_a_scrape_reads_no_sensor(clock: FakeClock) -> None:
