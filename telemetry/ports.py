@@ -84,6 +84,9 @@ class StatusSource(Protocol):
         ...
 
 
+_NONE = Joules(0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class EnergyChunk:
     """Settled energy of one sensor between two moments of its clock; ``date`` is that of ``start``.
@@ -101,7 +104,7 @@ class EnergyChunk:
     joules: Joules
     error: Joules
     source: Source
-    edge: Joules = Joules(0.0)
+    edge: Joules = _NONE
 
     @property
     def mean_power(self) -> Watts:

@@ -44,11 +44,26 @@ def default_url(environ: Mapping[str, str]) -> str:
     return f"sqlite:///{os.path.join(data, 'energyopt', 'energyopt.db')}"
 
 
+def database_file(url: str) -> str | None:
+    """The absolute path of the file behind ``url``; None for a server. Raises ConfigError."""
+    address = parse_url(url)
+    return address.database if _is_file(address) else None
+
+
 def open_store(url: str, *, clock: Clock | None = None) -> SqlStudyStore:
     """The store at ``url``, created or migrated to this version if need be.
 
     ``url`` is ``sqlite:///PATH``, a plain path (its folder is made) or ``postgresql://…``. Raises ConfigError for any
     other address, StoreError if the database cannot be reached, written or understood; then it is as it was.
+    """
+    engine, name = open_engine(url)
+    return SqlStudyStore(engine, clock or MonotonicClock(), name)
+
+
+def open_engine(url: str) -> tuple[Engine, str]:
+    """An engine on the database at ``url``, created or migrated if need be, and what messages call it.
+
+    Raises what ``open_store`` raises. The caller disposes of the engine.
     """
     address = parse_url(url)
     name = (address.database or "") if _is_file(address) else address.render_as_string(hide_password=True)
@@ -61,7 +76,7 @@ def open_store(url: str, *, clock: Clock | None = None) -> SqlStudyStore:
     except BaseException:
         engine.dispose()
         raise
-    return SqlStudyStore(engine, clock or MonotonicClock(), name)
+    return engine, name
 
 
 def _bring_up_to_date(engine: Engine, address: URL, name: str) -> None:

@@ -1,0 +1,193 @@
+"""Energy over time as it was kept: by device, window and resolution. Reads only; knows no sensor.
+
+Sums are exact over any window that begins and ends at whole seconds (from minutes: whole minutes). Power comes with
+how much of the time is known; time without a row is unknown, not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from energyopt.core.errors import ConfigError, NotFoundError
+from energyopt.core.results import Source
+from energyopt.core.units import Joules, Seconds, Watts
+
+from .chunk_codec import decode_chunk
+from .energy_rows import MICROSECONDS, NANOJOULES, SOURCE_BITS
+from .refusal import refusal
+
+MAX_POINTS = 50_000
+MAX_RESOLUTION = 366 * 86_400
+MINUTE = 60
+
+
+@dataclass(frozen=True, slots=True)
+class SensorRecord:
+    """A sensor that energy is kept of, and since when until when there are rows of it (Unix seconds)."""
+
+    host: str
+    device: str
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyPoint:
+    """Energy of one sensor over ``resolution`` seconds from ``at``, of which ``covered`` are known.
+
+    ``watts`` is the mean over the covered time, ``watts_min`` and ``watts_max`` those of the pieces within it.
+    """
+
+    host: str
+    device: str
+    scope: str
+    at: datetime
+    resolution: int
+    joules: Joules
+    error: Joules
+    covered: Seconds
+    watts: Watts | None
+    watts_min: Watts
+    watts_max: Watts
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactPiece:
+    """One settled piece of a run, to the microsecond and the nanojoule."""
+
+    at: datetime
+    seconds: Seconds
+    joules: Joules
+    source: Source
+
+
+class EnergyHistory:
+    """Answers from a database at this version's revision; ``name`` is how messages call it. Thread-safe."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self._engine = engine
+        self._name = name
+
+    def sensors(self) -> list[SensorRecord]:
+        """Every sensor that was ever kept."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                text("SELECT host, device, scope FROM energyopt_sensors ORDER BY host, device, scope")
+            )
+            return [SensorRecord(*row) for row in rows]
+
+    def energy(
+        self,
+        start: datetime,
+        end: datetime,
+        *,
+        resolution: int = MINUTE,
+        device: str | None = None,
+        host: str | None = None,
+        limit: int = MAX_POINTS,
+    ) -> list[EnergyPoint]:
+        """Points in order of time, each over ``resolution`` seconds counted from 1970, from those that begin in the
+        window.
+
+        Multiples of 60 are made from rows of minutes, others from rows of seconds, which are kept for less time.
+        Raises ConfigError for a window without a zone or end, a resolution below 1, or more points than ``limit``.
+        """
+        low, high = _whole_seconds(start), _whole_seconds(end)
+        if high < low or not 1 <= resolution <= MAX_RESOLUTION or not 1 <= limit <= MAX_POINTS:
+            raise ConfigError(
+                f"A window of {high - low} s in steps of {resolution} s is not allowed: it must not end before it "
+                f"starts, steps are 1 to {MAX_RESOLUTION} s, points at most {MAX_POINTS}."
+            )
+        values: dict[str, object] = {
+            "base": 1 if resolution % MINUTE else MINUTE,
+            "step": resolution,
+            "start": low,
+            "end": high,
+        }
+        values |= {"device": device, "host": host, "limit": limit + 1}
+        where = [f"s.{name} = :{name}" for name, given in (("device", device), ("host", host)) if given is not None]
+        with self._reading() as connection:
+            query = _POINTS.format(where="".join(f" AND {one}" for one in where))
+            rows = connection.execute(text(query), {name: v for name, v in values.items() if v is not None}).all()
+        if len(rows) > limit:
+            raise ConfigError(f"The window holds more than {limit} points: ask for a shorter one, or longer steps.")
+        return [_point(row, resolution) for row in rows]
+
+    def pieces(self, run: str, device: str, scope: str, *, limit: int = 10 * MAX_POINTS) -> list[ExactPiece]:
+        """Every piece of one sensor within a run, in order. Raises NotFoundError if none was kept."""
+        query = text(
+            "SELECT c.payload, c.pieces FROM energyopt_chunks AS c JOIN energyopt_sensors AS s ON s.id = c.sensor_id "
+            "WHERE c.run = :run AND s.device = :device AND s.scope = :scope ORDER BY c.start_us"
+        )
+        found: list[ExactPiece] = []
+        with self._reading() as connection:
+            for payload, count in connection.execute(query, {"run": run, "device": device, "scope": scope}):
+                found.extend(_exact(bytes(payload), int(count)))
+                if len(found) > limit:
+                    raise ConfigError(f"The run {run!r} holds more than {limit} pieces of {device}.")
+        if not found:
+            raise NotFoundError(f"No energy of {device} ({scope}) was kept for the run {run!r}.")
+        return found
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise refusal(error, self._name) from error
+
+
+_POINTS = """
+SELECT s.host, s.device, s.scope, r.at / :step * :step AS begins, SUM(r.nanojoules), SUM(r.covered_us),
+  MIN(r.watts_min), MAX(r.watts_max), SUM(r.doubt), MAX(r.edge),
+  MAX(r.sources & 1) + MAX(r.sources & 2) + MAX(r.sources & 4) + MAX(r.sources & 8)
+FROM energyopt_rollups AS r JOIN energyopt_sensors AS s ON s.id = r.sensor_id
+WHERE r.resolution = :base AND r.at >= :start AND r.at < :end{where}
+GROUP BY s.host, s.device, s.scope, r.at / :step * :step
+ORDER BY begins, s.host, s.device, s.scope
+LIMIT :limit
+"""
+
+
+def _point(row: Sequence[object], resolution: int) -> EnergyPoint:
+    host, device, scope = (str(value) for value in row[:3])
+    begins, nanojoules, covered_us, low, high, doubt, edge, bits = (float(str(value)) for value in row[3:])
+    joules, covered = int(nanojoules) / NANOJOULES, covered_us / MICROSECONDS
+    return EnergyPoint(
+        host=host,
+        device=device,
+        scope=scope,
+        at=datetime.fromtimestamp(begins, UTC),
+        resolution=resolution,
+        joules=Joules(joules),
+        error=Joules(doubt + edge),
+        covered=Seconds(covered),
+        watts=Watts(joules / covered) if covered > 0 else None,
+        watts_min=Watts(low),
+        watts_max=Watts(high),
+        sources=tuple(source for source, bit in SOURCE_BITS.items() if int(bits) & bit),
+    )
+
+
+def _exact(payload: bytes, count: int) -> Iterator[ExactPiece]:
+    by_bit = {bit: source for source, bit in SOURCE_BITS.items()}
+    for piece in decode_chunk(payload, count):
+        yield ExactPiece(
+            at=datetime.fromtimestamp(piece.start_us / MICROSECONDS, UTC),
+            seconds=Seconds(piece.length_us / MICROSECONDS),
+            joules=Joules(piece.nanojoules / NANOJOULES),
+            source=by_bit[piece.source],
+        )
+
+
+def _whole_seconds(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise ConfigError(f"The moment {moment} is not allowed: it must name its time zone.")
+    return -int(-moment.timestamp() // 1)
