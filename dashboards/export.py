@@ -14,6 +14,7 @@ from energyopt.core.errors import ConfigError
 
 from .catalog import FOLDER_TITLE, FOLDER_UID
 from .rule_files import as_yaml, grafana_alert_file, prometheus_rules
+from .rules import Alert
 from .shipped import Board
 from .sources import Source
 
@@ -22,17 +23,23 @@ BOARDS_AT = "/var/lib/grafana/dashboards/energyopt"
 """Where the boards lie on Grafana's host, unless told otherwise."""
 
 
-def export_files(folder: Path, boards: Sequence[Board], sources: Sequence[Source], boards_at: str) -> list[Path]:
+def export_files(
+    folder: Path,
+    boards: Sequence[Board],
+    sources: Sequence[Source],
+    boards_at: str,
+    found: Sequence[Alert] | None = None,
+) -> list[Path]:
     """Write everything below ``folder``, which is made; returns the files. Raises ConfigError if it cannot be.
 
     ``provisioning/`` is Grafana's folder of that name, ``dashboards/`` goes to ``boards_at`` on its host, and
-    ``prometheus/`` holds the rule file.
+    ``prometheus/`` holds the rule file. ``found`` are the alerts, None for those that need no number of the operator's.
     """
     texts = {
         "provisioning/datasources/energyopt.yaml": as_yaml(_sources(sources)),
         "provisioning/dashboards/energyopt.yaml": as_yaml(_provider(boards_at)),
-        "provisioning/alerting/energyopt.yaml": as_yaml(grafana_alert_file()),
-        "prometheus/energyopt.rules.yml": as_yaml(prometheus_rules()),
+        "provisioning/alerting/energyopt.yaml": as_yaml(grafana_alert_file(found)),
+        "prometheus/energyopt.rules.yml": as_yaml(prometheus_rules(found)),
         **{f"dashboards/{board['uid']}.json": _pretty(board) for board in boards},
     }
     written = []

@@ -134,6 +134,7 @@ class Reader:
             dimension = times(sides[0], sides[1], 1 if op == "*" else -1)
         else:
             dimension = self._same(op, left, right)
+            dimension = {} if modifier is not None and modifier.return_bool else dimension
         vector = right if left.bare else left
         labels = vector.labels
         if op == "or" and left.labels is not None and right.labels is not None:

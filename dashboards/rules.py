@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from telemetry.catalog import ATTRIBUTED, CPU, GPU, ITL, TTFT, SensorMetrics
+from telemetry.catalog import ATTRIBUTED, CPU, DEVICE, GPU, ITL, TTFT, SensorMetrics
 
 from .energy import model_tokens_per_joule, power
 from .promql import ENGINE, PromQl, either
@@ -18,6 +18,8 @@ Comparison = Literal["<", ">"]
 
 EVERY = PromQl(window="5m")
 GPU_SENSOR = f"{ENGINE}, gpu_uuid, scope"
+ON_BOARD = 'scope="gpu"'
+REQUESTED = 'kind="requested"'
 INTERVAL = 30
 """Seconds between evaluations."""
 
@@ -53,7 +55,10 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Where alerts begin. Seconds; ``disagreement`` and ``drop`` are shares; ``flat_power`` in watts."""
+    """Where alerts begin, in seconds and watts; ``disagreement``, ``drop``, ``over_cap``, ``held_down`` are shares.
+
+    ``budget`` is what all sensors of a cluster may draw together; None, as long as nobody said, makes no alert.
+    """
 
     ttft_p95: float = 1.0
     itl_p95: float = 0.1
@@ -61,6 +66,9 @@ class Limits:
     disagreement: float = 0.2
     drop: float = 0.2
     flat_power: float = 10.0
+    over_cap: float = 0.05
+    held_down: float = 0.1
+    budget: float | None = None
 
 
 _IDLE = EVERY.rate(ATTRIBUTED, 'phase="idle"')
@@ -77,7 +85,7 @@ RECORDINGS = (POWER, EFFICIENCY, IDLE)
 def alerts(limits: Limits | None = None) -> tuple[Alert, ...]:
     """Every alert, with its limits."""
     at = limits or Limits()
-    return (*_latency(at), *_sensors(at), _regression(at))
+    return (*_latency(at), *_sensors(at), *_caps(at), *_budget(at), _regression(at))
 
 
 def _latency(at: Limits) -> tuple[Alert, ...]:
@@ -149,6 +157,52 @@ def _sensors(at: Limits) -> tuple[Alert, ...]:
             "warning",
             f"Energy and power of a sensor {any_sensor} disagree",
             f"The counter and the integrated power differ by more than {at.disagreement:.0%} for 10 minutes.",
+        ),
+    )
+
+
+def _caps(at: Limits) -> tuple[Alert, ...]:
+    gpu, by = "{{ $labels.gpu_uuid }} on {{ $labels.instance }}", f"{ENGINE}, gpu_uuid"
+    drawn = f"sum by ({by}) ({EVERY.rate(GPU.energy, ON_BOARD)})"
+    requested = f"max by ({by}) ({EVERY.gauge(DEVICE.limit, REQUESTED)})"
+    heat = EVERY.rate(DEVICE.throttle, 'reason=~"thermal_sw|thermal_hw|hw_slowdown|power_brake"')
+    return (
+        Alert(
+            "EnergyoptCapNotEnforced",
+            f"{drawn} / {requested}",
+            ">",
+            1 + at.over_cap,
+            300,
+            "critical",
+            f"{gpu} draws more than its power limit",
+            f"Its mean power has been more than {at.over_cap:.0%} above the requested limit for 5 minutes.",
+        ),
+        Alert(
+            "EnergyoptHeldDownByHeat",
+            f"max by ({by}) ({heat})",
+            ">",
+            at.held_down,
+            300,
+            "warning",
+            f"{gpu} is held down by heat or a power brake",
+            f"For more than {at.held_down:.0%} of the last 5 minutes it ran slower than asked, and no cap is why.",
+        ),
+    )
+
+
+def _budget(at: Limits) -> tuple[Alert, ...]:
+    if at.budget is None:
+        return ()
+    return (
+        Alert(
+            "EnergyoptBudgetExceeded",
+            f"sum by (cluster) ({power(EVERY)})",
+            ">",
+            at.budget,
+            300,
+            "critical",
+            "The power budget of {{ $labels.cluster }} is exceeded",
+            f"All sensors together have drawn more than {at.budget:g} W for 5 minutes.",
         ),
     )
 

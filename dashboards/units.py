@@ -18,6 +18,8 @@ _NAMES: tuple[tuple[str, Dimension], ...] = (
     ("_seconds", {"s": 1}),
     ("_hertz", {"s": -1}),
     ("_bytes", {"B": 1}),
+    ("_celsius", {"°C": 1}),
+    ("_grams", {"g": 1}),
 )
 _UNITS: Mapping[str, Dimension] = {
     "watt": WATT,
@@ -28,6 +30,7 @@ _UNITS: Mapping[str, Dimension] = {
     "s": {"s": 1},
     "hertz": {"s": -1},
     "bytes": {"B": 1},
+    "celsius": {"°C": 1},
     "percentunit": {},
     "short": {},
     "cps": {"s": -1},

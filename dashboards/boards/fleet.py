@@ -22,6 +22,7 @@ from ..energy import (
 )
 from ..panels import Frame, bar_panel, query, stat_panel, table_panel, time_panel
 from ..promql import either, ratio
+from .allowance import allowance, budget_variable
 from .scope import ALL, NO_ENERGY, NO_ENGINE, NO_SPLIT, common_variables
 
 TOKENS_PER_JOULE = "suffix: tok/J"
@@ -38,11 +39,12 @@ def build() -> dict[str, Any]:
         "Power, energy, cost and tokens per joule over all hosts that energyopt measures.",
         [
             Row("Now and in this range", 5, _headline()),
+            Row("Power against what is allowed", 6, allowance()),
             Row("Power and efficiency over time", 9, _over_time()),
             Row("Who uses it, and how well", 9, _who()),
             Row("Can these numbers be trusted?", 7, _trust()),
         ],
-        [*common_variables(), price, carbon],
+        [*common_variables(), budget_variable(), price, carbon],
         since="now-6h",
         refresh="30s",
     )

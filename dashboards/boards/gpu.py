@@ -1,4 +1,4 @@
-"""GPU: every sensor on its own, and whether its counter can be believed."""
+"""GPU: every sensor on its own, what holds the device down, and whether its counter can be believed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..board import Row, build_board, choice
 from ..catalog import GPU as UID
 from ..energy import WATT_HOUR
 from ..panels import Frame, bar_panel, query, stat_panel, state_panel, time_panel
+from .gpu_status import CHOSEN, limits, restraints
 from .scope import ALL, SCOPE, common_variables
 
-CHOSEN = 'gpu_uuid=~"$gpu"'
 NO_GPU = "No GPU sensor answers here: `energyopt doctor` on the host says why."
 NO_CPU = "No CPU sensor answers here; RAPL often needs read permission on /sys/class/powercap."
 UP_OR_DOWN = (("1", "answers", "green"), ("0", "fails", "red"))
@@ -24,9 +24,11 @@ def build() -> dict[str, Any]:
     gpu = choice("gpu", "GPU", "UUID of the device.", (GPU.up,), "gpu_uuid", SCOPE)
     return build_board(
         UID,
-        "Power and energy of each GPU and CPU domain, and the health of the counters behind them.",
+        "Power, energy, limits, clocks and heat of each GPU, power of each CPU, and the health of the counters.",
         [
             Row("GPUs", 9, _gpus()),
+            Row("Limits and clocks", 9, limits()),
+            Row("What holds it down", 8, restraints()),
             Row("Health of the GPU sensors", 8, _health()),
             Row("Readings that did not count", 7, _readings()),
             Row("CPUs and memory", 8, _cpus()),

@@ -14,6 +14,7 @@ from ..catalog import SERVING
 from ..energy import measured_output, model_tokens_per_joule
 from ..panels import Frame, heat_panel, query, stat_panel, time_panel
 from ..promql import ratio
+from .accounts import accounts
 from .scope import ALL, NO_ENGINE, NO_REQUESTS, NO_SPLIT, common_variables, model_variable
 
 CHOSEN = 'model=~"$model"'
@@ -34,6 +35,7 @@ def build() -> dict[str, Any]:
             Row("Latency", 9, _latency()),
             Row("Load", 8, _load()),
             Row("Energy", 9, _energy()),
+            Row("Who uses it", 8, accounts()),
             Row("Cache", 8, _cache()),
         ],
         [*common_variables(), model_variable(), _slo("ttft", "TTFT", TTFT, 0.5), _slo("itl", "ITL", ITL, 0.05)],

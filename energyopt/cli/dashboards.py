@@ -19,6 +19,9 @@ Results = Annotated[
     str, typer.Option(help="Results database, as Grafana reaches it: postgresql://USER@HOST/DB or an SQLite file.")
 ]
 Interval = Annotated[str, typer.Option(help="Scrape interval of that Prometheus; rates depend on it.")]
+Budget = Annotated[
+    float | None, typer.Option(min=1, help="Alert when all sensors of a cluster draw more watts than this.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 PROMETHEUS = "http://prometheus:9090"
@@ -31,13 +34,14 @@ def export(
     prometheus: Prometheus = PROMETHEUS,
     results: Results = RESULTS,
     scrape_interval: Interval = "5s",
+    power_budget: Budget = None,
     boards_at: Annotated[
         str, typer.Option(help="Where the boards will lie on Grafana's host.")
     ] = "/var/lib/grafana/dashboards/energyopt",
     as_json: Json = False,
 ) -> None:
     """Write provisioning files for Grafana and rules for Prometheus."""
-    files = export_dashboards(folder, Servers(prometheus, results, scrape_interval), boards_at)
+    files = export_dashboards(folder, Servers(prometheus, results, scrape_interval, power_budget), boards_at)
     if as_json:
         print_json({"files": [str(path) for path in files]})
         return
@@ -53,12 +57,13 @@ def apply(
     prometheus: Prometheus = PROMETHEUS,
     results: Results = RESULTS,
     scrape_interval: Interval = "5s",
+    power_budget: Budget = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite what others changed.")] = False,
     as_json: Json = False,
 ) -> None:
     """Send boards, data sources and alerts to a Grafana server; what is equal is not written."""
-    servers = Servers(prometheus, results, scrape_interval)
+    servers = Servers(prometheus, results, scrape_interval, power_budget)
     token = token_from(os.environ, token_env)
     version, changes = apply_dashboards(grafana, token, servers, dry_run=dry_run, force=force)
     conflicts = [change for change in changes if change.action == "conflict"]

@@ -11,6 +11,7 @@ from dashboards.export import export_files
 from dashboards.grafana import HttpGrafana
 from dashboards.provision import Change, Provisioner, Wanted
 from dashboards.rule_files import grafana_group
+from dashboards.rules import Alert, Limits, alerts
 from dashboards.shipped import shipped_boards
 from dashboards.sources import Source, metrics_source, sql_source
 from energyopt.core.errors import ConfigError
@@ -23,10 +24,15 @@ class Servers:
     prometheus: str
     results: str
     scrape_interval: str = "5s"
+    power_budget: float | None = None
+    """Watts that all sensors of a cluster may draw together; None makes no alert of it."""
 
     @property
     def flavour(self) -> Flavour:
         return "postgresql" if self.results.startswith("postgresql") else "sqlite"
+
+    def alerts(self) -> tuple[Alert, ...]:
+        return alerts(Limits(budget=self.power_budget))
 
     def sources(self) -> list[Source]:
         return [metrics_source(self.prometheus, self.scrape_interval), sql_source(self.flavour, self.results)]
@@ -34,7 +40,7 @@ class Servers:
 
 def export_dashboards(folder: Path, servers: Servers, boards_at: str) -> list[Path]:
     """Write provisioning files below ``folder``. Raises ConfigError."""
-    return export_files(folder, shipped_boards(servers.flavour), servers.sources(), boards_at)
+    return export_files(folder, shipped_boards(servers.flavour), servers.sources(), boards_at, servers.alerts())
 
 
 def apply_dashboards(
@@ -46,7 +52,8 @@ def apply_dashboards(
     """
     if not token:
         raise ConfigError("No Grafana token: put a service-account token into the environment (--token-env names it).")
-    wanted = Wanted(shipped_boards(servers.flavour), servers.sources(), [grafana_group(folder_uid=FOLDER_UID)])
+    group = grafana_group(servers.alerts(), folder_uid=FOLDER_UID)
+    wanted = Wanted(shipped_boards(servers.flavour), servers.sources(), [group])
     with HttpGrafana(grafana, token) as target:
         version = target.version()
         return version, Provisioner(target, dry_run=dry_run, force=force).apply(wanted)

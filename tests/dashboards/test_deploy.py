@@ -102,7 +102,7 @@ class TestVerbs:
         assert self.run(monkeypatch, "lint", str(tmp_path / "dashboards")) == 2
         said = capsys.readouterr()
         assert "energyopt / GPU: Power: reading against counter: selects 'energyopt_gpu_power_mw'" in said.out
-        assert "Faults in the boards: 1." in said.err
+        assert "Faults in the boards: 2." in said.err  # it stands in two panels
 
     def test_apply_without_a_token_says_so(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

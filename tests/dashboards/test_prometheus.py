@@ -30,10 +30,13 @@ from energyopt.core.clock import FakeClock
 from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord, StepShare
 from energyopt.core.results import Scope, Source
 from energyopt.core.units import Seconds, Watts
+from telemetry.cost_model import FittedWeight
 from telemetry.exporter import Exporter
 from telemetry.fake import FakeSource
+from telemetry.fake_status import FULL, INFO, FakeStatus
 from telemetry.meter import Meter
 from telemetry.ports import Sample, SensorId
+from telemetry.status import DeviceStatus, Throttle
 
 GPU_A, GPU_B, CPU = 300.0, 100.0, 50.0
 POWER = GPU_A + GPU_B + CPU
@@ -43,6 +46,8 @@ OUTPUT, COMPUTED, DEVICE_TIER, HOST_TIER = 600.0, 700.0, 200.0, 100.0
 """Tokens per second."""
 PROMPT = COMPUTED + DEVICE_TIER + HOST_TIER
 REQUESTS, STEPS, STEP = 4.0, 4.0, 0.25
+THROTTLED = 0.25
+"""Share of time that a cap holds both GPUs down."""
 TTFT, GAP, E2E = 0.3, 0.02, 2.0
 
 
@@ -81,6 +86,8 @@ class World:
                 self._source(CPU, SensorId("cpu:0", Scope.CPU_PACKAGE), Source.INTEGRATED),
             ],
             self._clock,
+            weigh=FittedWeight(),
+            statuses=[self._status("GPU-a"), self._status("GPU-b")],
         )
         self._exporter = Exporter(self._meter, "m", lambda: Load(self._clock.now() - self._start))
 
@@ -95,6 +102,15 @@ class World:
             with_counter=counted,
             fault=_glitch if watts == GPU_B else lambda sample: sample,
         )
+
+    def _status(self, device: str) -> FakeStatus:
+        """A capped GPU: 500 of 650 W requested, 450 enforced, clocks locked below 1.5 GHz."""
+
+        def now(status: DeviceStatus) -> DeviceStatus:
+            held = Seconds(THROTTLED * (status.at - self._start))
+            return replace(status, power={}, throttle_time={Throttle.POWER_CAP: held})
+
+        return FakeStatus(self._clock, info=replace(INFO, device=device), status=FULL, change=now)
 
     def page(self, accept: str) -> tuple[bytes, str]:
         with self._lock:
@@ -161,6 +177,7 @@ VARIABLES = {
     "__rate_interval": f"{WINDOW}s",
     "__range": f"{WINDOW}s",
     **dict.fromkeys(("cluster", "job", "host", "gpu", "model"), ".*"),
+    "budget": "500",
     "price": "0.25",
     "carbon": "400",
     "ttft_slo": "0.5",
@@ -175,6 +192,11 @@ FLEET: Expected = {
     "Idle share": [({}, IDLE)],
     "Cost in range": [({}, JOULES / 3.6e6 * 0.25)],
     "Carbon in range": [({}, JOULES / 3.6e6 * 400)],
+    "Share of the budget": [({}, POWER / 500)],
+    "Share of the GPU limits": [({}, (GPU_A + GPU_B) / 900)],
+    "GPUs with a cap": [({}, 2)],
+    "GPUs held down by heat": [({}, 0)],
+    "Power against the budget": [({}, POWER), ({}, 500)],
     "Power by host": [({}, POWER)],
     "Tokens per joule by model": [({"model": "m"}, OUTPUT / POWER)],
     "Hosts": [({}, POWER), ({}, OUTPUT), ({}, OUTPUT / POWER)],
@@ -190,6 +212,18 @@ GPU: Expected = {
         ({"gpu_uuid": "GPU-b"}, GPU_B),
         ({"gpu_uuid": "GPU-a"}, GPU_A),
     ],
+    "Power against its limits": [
+        ({"gpu_uuid": "GPU-a", "scope": "gpu"}, GPU_A),
+        ({"kind": "requested"}, 500),
+        ({"kind": "enforced"}, 450),
+        ({"kind": "default"}, 650),
+    ],
+    "Clocks": [({"gpu_uuid": "GPU-b", "domain": "sm"}, 1.41e9), ({"domain": "memory"}, 2.6e9)],
+    "Clock locks": [({"domain": "sm", "bound": "max"}, 1.5e9)],
+    "Held down by": [({"reason": "power_cap"}, 1), ({"reason": "thermal_hw"}, 0)],
+    "Share of time held down": [({"gpu_uuid": "GPU-a", "reason": "power_cap"}, THROTTLED)],
+    "Temperature": [({"gpu_uuid": "GPU-a", "sensor": "gpu"}, 54)],
+    "Utilization": [({"unit": "compute"}, 0.9), ({"unit": "memory"}, 0.4)],
     "Energy in range by GPU": [
         ({"gpu_uuid": "GPU-a"}, GPU_A * WINDOW / 3600),
         ({"gpu_uuid": "GPU-b"}, GPU_B * WINDOW / 3600),
@@ -226,6 +260,12 @@ SERVING: Expected = {
     ],
     "Joules of single requests": [({"le": "100.0"}, REQUESTS * WINDOW), ({"le": "30.0"}, 0)],
     "Tokens per joule by model": [({"model": "m"}, OUTPUT / POWER)],
+    "Power by tenant": [
+        ({"tenant": "anonymous"}, POWER * (PREFILL + DECODE)),
+        ({"tenant": "nobody"}, POWER * IDLE),
+    ],
+    "Power of requests by where tokens came from": [({"tier": "computed"}, POWER * (PREFILL + DECODE))],
+    "Joules per request by tenant": [({"tenant": "anonymous"}, POWER * (PREFILL + DECODE) / REQUESTS)],
     "Hit rate by tier": [({"source": "device"}, DEVICE_TIER / PROMPT), ({"source": "host"}, HOST_TIER / PROMPT)],
     "Joules per computed prompt token": [({}, POWER * PREFILL / COMPUTED)],
     "Power saved by the cache (estimate)": [({}, POWER * PREFILL * (DEVICE_TIER + HOST_TIER) / COMPUTED)],
@@ -237,6 +277,7 @@ UNCHECKED = {
     "Readings not believed",  # too rare here for an exact rate
     "Late readings",
     "CPU readings that did not count",
+    "Error of the cost model",  # about 0: this engine's steps are all alike
 }
 """Panels of which only some data is asked."""
 

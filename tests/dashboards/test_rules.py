@@ -15,9 +15,10 @@ import yaml
 from dashboards.catalog import METRICS_UID
 from dashboards.expression import Reader, Series, catalogue_series
 from dashboards.rule_files import as_yaml, grafana_alert_file, grafana_group, prometheus_rules
-from dashboards.rules import EFFICIENCY, IDLE, POWER, RECORDINGS, alerts
+from dashboards.rules import EFFICIENCY, IDLE, POWER, RECORDINGS, Limits, alerts
 from dashboards.units import of_unit
 
+EVERY = alerts(Limits(budget=500.0))
 TARGET = 'job="e",instance="h:8000"'
 GPU = f'{TARGET},gpu_uuid="G1",scope="gpu"'
 
@@ -40,7 +41,7 @@ def run(promtool: str, folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "rules.yml").write_text(as_yaml(prometheus_rules()))
+    (tmp_path / "rules.yml").write_text(as_yaml(prometheus_rules(EVERY)))
     return tmp_path
 
 
@@ -62,7 +63,7 @@ def test_every_expression_fits_the_catalogue() -> None:
     own = {rule.name: Series(False, None, None) for rule in RECORDINGS}
     reader = Reader({**catalogue_series(), **own})
     values = {rule.name: reader.read(rule.expr) for rule in RECORDINGS}
-    for alert in alerts():
+    for alert in EVERY:
         found = reader.read(alert.expr)
         used = set(re.findall(r"\$labels\.(\w+)", alert.summary + alert.description))
         assert found.labels is None or used <= found.labels, alert.name
@@ -98,6 +99,8 @@ BUCKET = f'energyopt_time_to_first_token_seconds_bucket{{{TARGET},model="m",le='
 GAP = f'energyopt_inter_token_latency_seconds_bucket{{{TARGET},model="m",le='
 MODEL = {"job": "e", "model": "m"}
 SENSOR = {"job": "e", "instance": "h:8000", "gpu_uuid": "G1", "scope": "gpu"}
+DEVICE = f'{TARGET},gpu_uuid="G1"'
+AT_DEVICE = {"job": "e", "instance": "h:8000", "gpu_uuid": "G1"}
 FIRES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "EnergyoptFirstTokenLate": (
         {f'{BUCKET}"1.0"}}': "0+1x60", f'{BUCKET}"2.5"}}': "0+10x60", f'{BUCKET}"+Inf"}}': "0+10x60"},
@@ -120,6 +123,24 @@ FIRES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
         "20m",
     ),
     "EnergyoptCounterDisagrees": ({f"energyopt_gpu_energy_crosscheck_ratio{{{GPU}}}": "0.7x60"}, SENSOR, "15m"),
+    "EnergyoptCapNotEnforced": (
+        {
+            f'energyopt_gpu_energy_joules_total{{{GPU},source="counter"}}': "0+9000x60",
+            f'energyopt_gpu_power_limit_watts{{{DEVICE},kind="requested"}}': "250x60",
+        },
+        AT_DEVICE,
+        "20m",
+    ),
+    "EnergyoptHeldDownByHeat": (
+        {f'energyopt_gpu_throttle_seconds_total{{{DEVICE},reason="thermal_hw"}}': "0+6x60"},
+        AT_DEVICE,
+        "20m",
+    ),
+    "EnergyoptBudgetExceeded": (
+        {f'energyopt_gpu_energy_joules_total{{{GPU},cluster="c",source="counter"}}': "0+18000x60"},
+        {"cluster": "c"},
+        "20m",
+    ),
     "EnergyoptEfficiencyDropped": (
         {
             f'energyopt_attributed_energy_joules_total{{{TARGET},model="m",method="w",phase="decode"}}': "0+3000x800",
@@ -130,6 +151,9 @@ FIRES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     ),
 }
 CALM = {
+    f'energyopt_gpu_power_limit_watts{{{DEVICE},kind="requested"}}': "300x800",
+    f'energyopt_gpu_throttle_seconds_total{{{DEVICE},reason="thermal_hw"}}': "0+1x800",
+    f'energyopt_gpu_throttle_seconds_total{{{DEVICE},reason="power_cap"}}': "0+30x800",
     f'energyopt_gpu_energy_joules_total{{{GPU},source="counter"}}': "0+9000x800",
     f'energyopt_gpu_power_watts{{{GPU},kind="instant"}}': "300x800",
     f"energyopt_gpu_up{{{GPU}}}": "1x800",
@@ -145,13 +169,13 @@ CALM = {
 
 
 def test_each_alert_has_a_test() -> None:
-    assert set(FIRES) == {alert.name for alert in alerts()}
+    assert set(FIRES) == {alert.name for alert in EVERY}
 
 
 @pytest.mark.parametrize("name", FIRES)
 def test_an_alert_fires_and_names_where(promtool: str, folder: Path, name: str) -> None:
     given, labels, at = FIRES[name]
-    alert = next(alert for alert in alerts() if alert.name == name)
+    alert = next(alert for alert in EVERY if alert.name == name)
 
     def filled(text: str) -> str:
         return re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda match: labels.get(match[1], ""), text)
@@ -165,7 +189,7 @@ def test_an_alert_fires_and_names_where(promtool: str, folder: Path, name: str) 
 
 
 def test_nothing_fires_on_a_healthy_installation_or_an_empty_one(promtool: str, folder: Path) -> None:
-    checks = [{"alertname": alert.name, "eval_time": "380m", "exp_alerts": []} for alert in alerts()]
+    checks = [{"alertname": alert.name, "eval_time": "380m", "exp_alerts": []} for alert in EVERY]
     for given in (CALM, {}):
         verdict(promtool, folder, {"input_series": series(**given), "alert_rule_test": checks})
 
@@ -190,3 +214,8 @@ class TestGrafana:
             assert ours == {key: theirs[key] for key in ours}
         assert "apiVersion" in parsed
         assert group["folder"]
+
+
+def test_a_budget_makes_an_alert_of_its_own() -> None:
+    with_budget = {alert.name for alert in alerts(Limits(budget=500.0))}
+    assert with_budget - {alert.name for alert in alerts()} == {"EnergyoptBudgetExceeded"}
