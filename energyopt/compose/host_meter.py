@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from energyopt.core.clock import Clock
 from energyopt.core.errors import ConfigError, SensorUnavailableError
 from telemetry.detect import KINDS, Detection, MeterKind, detect
+from telemetry.host import HostScan
 from telemetry.meter import Meter
 from telemetry.nvml import list_gpus
 
@@ -24,33 +25,18 @@ def host_meter(kind: str, clock: Clock) -> Meter:
 
 
 def _auto(clock: Clock) -> Detection:
-    reasons: list[str] = []
-    parts: list[Detection] = []
-    gpus = _gpus(reasons)
-    if gpus:
-        parts.append(detect("auto", gpus, clock))
+    scan = HostScan(clock)
     try:
-        parts.append(detect("rapl", CPU, clock))
-    except SensorUnavailableError as error:
-        reasons.append(str(error))
-        if not any(part.sources for part in parts):
-            try:
-                parts.append(detect("estimated", CPU, clock))
-            except SensorUnavailableError as none:
-                reasons.append(str(none))
-    return Detection(
-        tuple(source for part in parts for source in part.sources),
-        (*(reason for part in parts for reason in part.reasons), *reasons),
-        tuple(status for part in parts for status in part.statuses),
-    )
-
-
-def _gpus(reasons: list[str]) -> Sequence[str]:
+        found = scan.scan()
+    finally:
+        scan.close()
+    if found.sources:
+        return found
     try:
-        return [gpu.uuid for gpu in list_gpus()]
+        estimate = detect("estimated", CPU, clock)
     except SensorUnavailableError as error:
-        reasons.append(str(error))
-        return ()
+        return Detection((), (*found.reasons, str(error)))
+    return Detection(estimate.sources, (*estimate.reasons, *found.reasons))
 
 
 def _devices(kind: str) -> Sequence[str]:

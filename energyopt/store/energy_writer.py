@@ -135,7 +135,7 @@ class SqlEnergyWriter:
             )
 
     def close(self, timeout: float = 30.0) -> None:
-        """Write what is queued, the open seconds too, and end the thread; idempotent. Closes no engine.
+        """Write what is queued, the open seconds too, end the thread and close the connections; idempotent.
 
         Raises StoreError if the database refuses, or does not answer for ``timeout`` seconds.
         """
@@ -143,6 +143,7 @@ class SqlEnergyWriter:
             self._closing = True
         self._wake.set()
         self._thread.join(timeout)
+        self._engine.dispose()
         if self._thread.is_alive() or self._failure is not None:
             raise StoreError(f"Energy could not be written to {self._name}: {self._failure or 'it does not answer'}.")
 

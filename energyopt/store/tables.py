@@ -233,3 +233,19 @@ class ArtifactRow(Base):
     media_type: Mapped[str]
     sha256: Mapped[str]
     bytes: Mapped[int] = mapped_column(_BIG)
+
+
+class StoredRunRow(Base):
+    """A run that belongs to no study, such as a benchmark; ``document`` is its whole content as JSON."""
+
+    __tablename__ = "energyopt_runs"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    sequence: Mapped[int] = mapped_column(_BIG, primary_key=True)
+    id: Mapped[str] = mapped_column(unique=True)
+    created: Mapped[datetime]
+    kind: Mapped[str] = mapped_column(index=True)
+    name: Mapped[str]
+    model: Mapped[str]
+    valid: Mapped[bool]
+    document: Mapped[str]
