@@ -10,7 +10,9 @@ from energyopt.core.config import EngineConfig
 from energyopt.core.errors import ModelFormatError
 from energyopt.core.records import RequestRecord, StepRecord
 from engine.front import EngineFront
+from engine.kv.tiers import Tiers
 from engine.models import LoadedModel, load_model
+from engine.offload import tiers_for
 from engine.runner import TorchRunner
 from telemetry.cost_model import FittedWeight
 from telemetry.idle import IdlePolicy
@@ -47,6 +49,7 @@ class LoadedEngine:
     runner: TorchRunner
     meter: Meter
     clock: Clock
+    tiers: Tiers | None
 
     def start(self, on_step: OnStep, on_request: OnRequest) -> RunningEngine:
         """Begin to sample and to serve; every step goes to the meter's ledger, then to ``on_step``."""
@@ -64,6 +67,7 @@ class LoadedEngine:
             clock=self.clock,
             on_step=record,
             on_request=on_request,
+            tiers=self.tiers,
         )
         return RunningEngine(self.loaded, front, self.meter)
 
@@ -88,7 +92,7 @@ def load_engine(
         tenants=tenants,
         statuses=found.statuses,
     )
-    return LoadedEngine(config, loaded, runner, meter, clock)
+    return LoadedEngine(config, loaded, runner, meter, clock, tiers_for(config, loaded, runner, clock))
 
 
 def build_rig(config: EngineConfig, meter_kind: str) -> TrialRig:
