@@ -131,6 +131,6 @@ def _caps() -> Check:
 
 
 def _database(db: str | None) -> Check:
-    url = db or default_url(os.environ)
+    url = default_url(os.environ) if db is None else db
     store = open_store(url)
     return Check("database", "ok", f"{url}, {len(store.studies(limit=1000))} studies")

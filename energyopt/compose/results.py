@@ -13,7 +13,7 @@ from pathlib import Path
 from energyopt import __version__
 from energyopt.core.errors import StoreError
 from energyopt.core.study import Artifact
-from energyopt.store.database import default_url, open_store
+from energyopt.store.database import database_file, default_url, open_store
 from energyopt.store.repository import SqlStudyStore
 from tuner.export.command import serve_command
 from tuner.export.manifest import manifest_json
@@ -32,11 +32,15 @@ class Session:
 
 
 def open_session(url: str | None, out: Path | None) -> Session:
-    """Open the database (the user's own by default). Raises StoreError if it cannot be written."""
-    address = url or default_url(os.environ)
+    """Open the database (the user's own by default); artifacts go to ``out``, else beside the database's file.
+
+    Those of a database server go beside the user's own database. Raises ConfigError, or StoreError if the database
+    cannot be written.
+    """
+    address = default_url(os.environ) if url is None else url
     store = open_store(address)
-    root = out or Path(default_url(os.environ).removeprefix("sqlite:///")).parent / "studies"
-    return Session(store, address, root)
+    file = database_file(address) or default_url(os.environ).removeprefix("sqlite:///")
+    return Session(store, address, out or Path(file).parent / "studies")
 
 
 def study_summary(session: Session, study_id: str) -> StudySummary:

@@ -21,6 +21,9 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
 """``cuda`` is also torch's name for ROCm devices."""
 
+MAX_THREADS = 1024
+"""More than any machine's cores; libraries that are asked for more than a process may have end it without a word."""
+
 
 class Config(BaseModel):
     """Base of every configuration: immutable, hashable by content, strict about keys."""
@@ -134,7 +137,7 @@ class EngineConfig(Config):
     dtype: DType = "auto"
     device: DeviceKind = "auto"
     seed: int = 0
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(None, ge=1, le=MAX_THREADS)
     kernels: Literal["auto", "reference"] = "auto"
     max_model_len: int | None = Field(None, ge=1)
     max_num_seqs: int = Field(64, ge=1)
@@ -205,8 +208,8 @@ def describe_validation(kind: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"The key {where!r} is missing."
     message = first["msg"].removeprefix("Value error, ")
-    if not where:
-        return f"{message[:1].upper()}{message[1:]}."
+    if not where:  # a sentence about several keys; a key that begins it keeps its spelling
+        return f"{message}." if "_" in message.split(" ", 1)[0] else f"{message[:1].upper()}{message[1:]}."
     return f"{where} = {_shown(first['input'])} is not allowed: {message[:1].lower()}{message[1:]}."
 
 

@@ -75,6 +75,8 @@ def test_version(energyopt: Cli) -> None:
         (("studies", "show", "nowhere"), 2, "nowhere"),
         (("studies", "list", "--db", "/proc/nothing/here.db"), 1, "/proc/nothing"),
         (("studies", "list", "--db", "mysql://somewhere"), 2, "mysql://"),
+        (("studies", "list", "--db", ""), 2, "names no database file"),
+        (("serve", "smollm2-135m", "--threads", "100000"), 2, "threads = 100000"),
         (("tune", "smollm2-135m", "--slo", "tfft:p90<1s"), 2, "ttft"),
         (("tune", "smollm2-135m", "--slo", "ttft:p42<1s"), 2, "p90"),
         (("tune", "smollm2-135m", "--window", "soon"), 2, "a duration"),

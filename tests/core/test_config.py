@@ -117,7 +117,7 @@ def test_a_value_that_is_not_allowed_is_named(path: tuple[str | int, ...], value
 
 
 def test_a_rule_over_several_keys_needs_no_key() -> None:
-    with pytest.raises(ConfigError, match=r"^Max_num_batched_tokens 4 is below max_num_seqs 8: .*\.$"):
+    with pytest.raises(ConfigError, match=r"^max_num_batched_tokens 4 is below max_num_seqs 8: .*\.$"):
         parse_config(EngineConfig, {"model": "m", "max_num_seqs": 8, "max_num_batched_tokens": 4})
 
 
