@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
+from collections.abc import Generator
+
 import typer
 
 from energyopt.compose.results import Session, objective_unit
@@ -14,10 +19,10 @@ from .verdict import print_outcome, summary_json
 
 
 def run_and_print(session: Session, study_id: str, *, as_json: bool) -> None:
-    """Raises NoFeasibleError after its outcome was printed, and whatever broke; an interrupt exits with 130."""
+    """Raises NoFeasibleError after its outcome was printed, and whatever broke; SIGINT and SIGTERM exit with 130."""
     console = message_console()
     nothing: NoFeasibleError | None = None
-    with StudyBar(console, objective_unit(session, study_id)) as bar:
+    with sigterm_interrupts(), StudyBar(console, objective_unit(session, study_id)) as bar:
         try:
             run_study(session, study_id, bar.update)
         except NoFeasibleError as error:
@@ -32,3 +37,16 @@ def run_and_print(session: Session, study_id: str, *, as_json: bool) -> None:
         print_outcome(result_console(), session, study_id)
     if nothing is not None:
         raise nothing
+
+
+@contextlib.contextmanager
+def sigterm_interrupts() -> Generator[None]:
+    """Let SIGTERM end a study as Ctrl-C does, with limits put back and the lease given up, instead of at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    found = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, found)

@@ -5,6 +5,7 @@ Needs neither the engine nor torch, so that looking at results is quick.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from dataclasses import dataclass
@@ -85,6 +86,8 @@ def write_artifact(folder: Path, name: str, media_type: str, content: bytes) -> 
         part.write_bytes(content)
         part.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise StoreError(f"The artifact {path} cannot be written: {error.strerror}.") from error
     digest = hashlib.sha256(content).hexdigest()
     return Artifact(name=name, path=str(path), media_type=media_type, sha256=digest, bytes=len(content))
