@@ -117,7 +117,9 @@ class EngineFront:
     def stats(self) -> EngineStats:
         """Counters and gauges as of the last step, plus what was submitted since."""
         stats = self._service.stats
-        return replace(stats, waiting=stats.waiting + self._intake.num_new)
+        tiers = self._coordinator.tiers
+        counts = () if tiers is None else tiers.counts()
+        return replace(stats, waiting=stats.waiting + self._intake.num_new, tiers=counts)
 
     def close(self, timeout: float = 60.0) -> None:
         """Abort everything, end the thread, free the device. From a hook it only asks for that.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from .batch import CacheShape
+from .kv.ports import TierCounts
 from .output import Output
 from .request import SamplingParams
 
@@ -46,6 +47,7 @@ class EngineStats:
     ``prompt_tokens_by_source`` sums to the prompt tokens of admitted requests. ``loading`` requests wait for blocks
     from a lower tier (they count as waiting too); ``load_failures`` had to compute instead. ``min_hit_tokens`` is the
     shortest prefix that can be hit, None without prefix caching; ``retention_interval`` None keeps every block.
+    ``tiers`` are the counters of each tier below the device, the fastest first.
     """
 
     running: int = 0
@@ -64,6 +66,7 @@ class EngineStats:
     load_failures: int = 0
     min_hit_tokens: int | None = None
     retention_interval: int | None = None
+    tiers: tuple[TierCounts, ...] = ()
 
 
 class ServingEngine(Protocol):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from .account_catalog import ACCOUNT
 from .device_catalog import AGENT, DEVICE
 from .metric import PREFIX, Kind, Metric, own
+from .tier_catalog import TIERS
 
 __all__ = ["ACCOUNT", "AGENT", "CATALOG", "CPU", "DEVICE", "GPU", "PREFIX", "Metric", "SensorMetrics"]
 
@@ -92,8 +93,8 @@ class SensorMetrics:
             power=own(f"{kind}_power_watts", "gauge", f"Power of a {what} at the newest sample.", *names, "kind"),
             up=own(f"{kind}_up", "gauge", f"1 if the last reading of the {what} succeeded.", *names),
             age=own(f"{kind}_sample_age_seconds", "gauge", f"Age of the newest sample of the {what}.", *names),
-            tick=own(f"{kind}_counter_tick_seconds", "gauge", "Inferred time between updates of the sensor.", *names),
-            resets=own(f"{kind}_counter_resets_total", "counter", "Times the energy counter began anew.", *names),
+            tick=own(f"{kind}_sensor_tick_seconds", "gauge", "Inferred time between updates of the sensor.", *names),
+            resets=own(f"{kind}_sensor_resets_total", "counter", "Times the energy counter began anew.", *names),
             rejected=own(
                 f"{kind}_samples_rejected_total", "counter", "Readings that were not believed.", *names, "reason"
             ),
@@ -161,6 +162,7 @@ CATALOG: tuple[Metric, ...] = (
     *DEVICE.all,
     *AGENT.all,
     *ACCOUNT,
+    *TIERS,
     REQUESTS,
     TOKENS,
     PROMPT_SOURCE,

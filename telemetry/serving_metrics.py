@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -17,6 +17,7 @@ from .account_catalog import ACCOUNT
 from .catalog import Metric
 from .families import family
 from .owners import ANONYMOUS
+from .tier_metrics import TierView, tier_families
 
 ENGINE = "0"
 """vLLM numbers its engines; this service has one."""
@@ -53,6 +54,8 @@ class StatsView(Protocol):
     def min_hit_tokens(self) -> int | None: ...
     @property
     def retention_interval(self) -> int | None: ...
+    @property
+    def tiers(self) -> Sequence[TierView]: ...
 
 
 class ServingMetrics:
@@ -126,6 +129,7 @@ class StatsCollector(Collector):
             if vllm is not None:
                 yield family(vllm, {(self._model, ENGINE): value})
         yield from self._tokens(stats)
+        yield from tier_families(self._model, ENGINE, stats.tiers)
 
     def _tokens(self, stats: StatsView) -> Iterator[Family]:
         model, sources = self._model, stats.prompt_tokens_by_source

@@ -14,6 +14,18 @@ from energyopt.core.errors import ConfigError
 from energyopt.core.units import parse_bytes, parse_hertz, parse_interval, parse_watts
 
 from .footprint import Currency, Grid, Price, Pue, footprint_config
+from .kv_options import (
+    AdmitAfter,
+    DiskPath,
+    DiskPerHost,
+    Eviction,
+    HostPerHost,
+    HostPerRank,
+    Load,
+    SharedPerHost,
+    SharedUrl,
+    tier_settings,
+)
 from .output import METER_HELP, message_console
 
 
@@ -46,6 +58,15 @@ def serve(
     prefix_match_unit: Annotated[
         int | None, typer.Option(min=1, help="Tokens in which a hit may end inside a block; default: whole blocks.")
     ] = None,
+    kv_host_gib_per_host: HostPerHost = None,
+    kv_host_gib_per_rank: HostPerRank = None,
+    kv_disk_gib_per_host: DiskPerHost = None,
+    kv_disk_path: DiskPath = None,
+    kv_shared_gib_per_host: SharedPerHost = None,
+    kv_shared_url: SharedUrl = None,
+    kv_tier_eviction: Eviction = "lru",
+    kv_tier_admit_after: AdmitAfter = 1,
+    kv_tier_load: Load = "always",
     meter: Annotated[str, typer.Option(metavar="KIND", help=METER_HELP)] = "auto",
     idle_energy: Annotated[
         Literal["separate", "share", "reservation"],
@@ -62,6 +83,14 @@ def serve(
     sm_clock: Annotated[str | None, typer.Option(help="SM clock of each device, such as 1.2GHz; put back.")] = None,
 ) -> None:
     """Serve a model over HTTP (OpenAI's API), with joules in every reply where this machine can tell them."""
+    tiers = tier_settings(
+        host_per_host=kv_host_gib_per_host,
+        host_per_rank=kv_host_gib_per_rank,
+        disk_per_host=kv_disk_gib_per_host,
+        disk_path=kv_disk_path,
+        shared_per_host=kv_shared_gib_per_host,
+        shared_url=kv_shared_url,
+    )
     engine = parse_config(
         EngineConfig,
         {
@@ -82,6 +111,10 @@ def serve(
                 "memory_bytes": None if kv_cache_memory_bytes is None else parse_bytes(kv_cache_memory_bytes),
                 "retention_interval": parse_interval(prefix_cache_retention_interval),
                 "match_tokens": prefix_match_unit,
+                "tiers": tiers,
+                "tier_eviction": kv_tier_eviction,
+                "tier_admit_after": kv_tier_admit_after,
+                "tier_load": kv_tier_load,
             },
         },
     )

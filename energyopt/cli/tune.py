@@ -13,6 +13,18 @@ from energyopt.compose.study import PlannedStudy, TuneRequest, create_study, pla
 from energyopt.core.config import parse_config
 from energyopt.core.units import format_duration, parse_seconds
 
+from .kv_options import (
+    AdmitAfter,
+    DiskPath,
+    DiskPerHost,
+    Eviction,
+    HostPerHost,
+    HostPerRank,
+    Load,
+    SharedPerHost,
+    SharedUrl,
+    tier_settings,
+)
 from .output import METER_HELP, message_console, print_json, result_console
 from .run import run_and_print
 
@@ -34,6 +46,15 @@ def tune(
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where the engine runs.")] = "auto",
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="Weights.")] = "auto",
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Context limit; default: the model's.")] = None,
+    kv_host_gib_per_host: HostPerHost = None,
+    kv_host_gib_per_rank: HostPerRank = None,
+    kv_disk_gib_per_host: DiskPerHost = None,
+    kv_disk_path: DiskPath = None,
+    kv_shared_gib_per_host: SharedPerHost = None,
+    kv_shared_url: SharedUrl = None,
+    kv_tier_eviction: Eviction = "lru",
+    kv_tier_admit_after: AdmitAfter = 1,
+    kv_tier_load: Load = "always",
     db: Annotated[str | None, typer.Option("--db", help="Database: a path or URL. Default: the user's own.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the report. Default: beside the database.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
@@ -57,6 +78,19 @@ def tune(
             "device": device,
             "dtype": dtype,
             "max_model_len": max_model_len,
+            "kv": {
+                "tiers": tier_settings(
+                    host_per_host=kv_host_gib_per_host,
+                    host_per_rank=kv_host_gib_per_rank,
+                    disk_per_host=kv_disk_gib_per_host,
+                    disk_path=kv_disk_path,
+                    shared_per_host=kv_shared_gib_per_host,
+                    shared_url=kv_shared_url,
+                ),
+                "tier_eviction": kv_tier_eviction,
+                "tier_admit_after": kv_tier_admit_after,
+                "tier_load": kv_tier_load,
+            },
         },
     )
     planned = plan_study(request)

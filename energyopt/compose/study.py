@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from energyopt.core.clock import MonotonicClock
-from energyopt.core.config import Config, Deployment, DeviceKind, DType, EngineConfig, PoolConfig
+from energyopt.core.config import Config, Deployment, DeviceKind, DType, EngineConfig, KvConfig, PoolConfig
 from energyopt.core.errors import ConfigError
 from energyopt.core.slo import Slo
 from energyopt.core.study import Budget, MeasurePlan, StudyRecord, StudySpec, StudyState
@@ -57,6 +57,7 @@ class TuneRequest(Config):
     device: DeviceKind = "auto"
     dtype: DType = "auto"
     max_model_len: int | None = None
+    kv: KvConfig = KvConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,11 @@ def plan_study(request: TuneRequest) -> PlannedStudy:
 
 def _baseline_engine(request: TuneRequest) -> EngineConfig:
     return EngineConfig(
-        model=request.model, device=request.device, dtype=request.dtype, max_model_len=request.max_model_len
+        model=request.model,
+        device=request.device,
+        dtype=request.dtype,
+        max_model_len=request.max_model_len,
+        kv=request.kv,
     )
 
 

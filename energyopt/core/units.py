@@ -73,6 +73,13 @@ def bytes_from_kibibytes(value: int) -> Bytes:
     return Bytes(value * 1024)
 
 
+def bytes_from_gibibytes(value: float) -> Bytes:
+    """Options named ``...-gib-...`` take gibibytes. Raises ConfigError for what is no size."""
+    if not math.isfinite(value):
+        raise ConfigError(f"{value} GiB is not a size: expected a finite number.")
+    return Bytes(round(value * 2**30))
+
+
 def parse_seconds(text: str) -> Seconds:
     """``"500ms"`` -> 0.5. A bare number is seconds. Raises ConfigError."""
     return Seconds(_parse(text, _DURATION, "s", "a duration"))

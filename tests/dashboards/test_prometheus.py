@@ -56,6 +56,7 @@ class Load:
 
     running, waiting, blocks_used, blocks_total = 3, 2, 25, 100
     loading, load_failures, min_hit_tokens, retention_interval = 0, 0, 16, 0
+    tiers = ()
 
     def __init__(self, seconds: float) -> None:
         self.prompt_tokens = round(PROMPT * seconds)

@@ -30,6 +30,20 @@ from telemetry.status import DeviceStatus, Throttle
 
 
 @dataclass(frozen=True)
+class Tier:
+    tier: str
+    hits: int = 30
+    loads: int = 20
+    stores: int = 40
+    load_bytes: int = 2000
+    store_bytes: int = 4000
+    load_seconds: float = 0.5
+    store_seconds: float = 0.25
+    evictions: int = 3
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Stats:
     running: int = 3
     waiting: int = 2
@@ -44,6 +58,7 @@ class Stats:
     load_failures: int = 4
     min_hit_tokens: int | None = 256
     retention_interval: int | None = 0
+    tiers: tuple[Tier, ...] = (Tier("host", failures={"corrupt": 1}), Tier("disk"))
     prompt_tokens_by_source: dict[str, int] = field(
         default_factory=lambda: {"local_compute": 700, "device": 200, "host": 60, "shared": 40}
     )
@@ -96,7 +111,7 @@ def test_sensors_are_rendered_in_base_units_by_uuid(clock: FakeClock) -> None:
     assert found[at("energyopt_gpu_power_watts", **name, kind="unknown")] == 300.0
     assert found[at("energyopt_gpu_up", **name)] == 1.0
     assert found[at("energyopt_gpu_sample_age_seconds", **name)] < 0.06
-    assert found[at("energyopt_gpu_counter_tick_seconds", **name)] == pytest.approx(0.1, abs=0.01)
+    assert found[at("energyopt_gpu_sensor_tick_seconds", **name)] == pytest.approx(0.1, abs=0.01)
     assert found[at("energyopt_gpu_energy_crosscheck_ratio", **name)] == pytest.approx(1.0, rel=0.05)
 
 
@@ -271,6 +286,33 @@ def test_engine_stats_under_own_and_vllm_names(clock: FakeClock) -> None:
     assert by_source == {"local_compute": 700, "local_cache_hit": 260, "external_kv_transfer": 40}
     assert sum(by_source.values()) == found[at("vllm:prompt_tokens_total", **vllm)]
     assert found[at("vllm:prompt_tokens_cached_total", **vllm)] == 300
+
+
+def test_every_tier_has_its_counters_and_the_host_tier_vllms_names(clock: FakeClock) -> None:
+    found = page(Exporter(Meter((), clock), "m", Stats))
+    wanted = {
+        "hit_blocks": 30,
+        "loaded_blocks": 20,
+        "stored_blocks": 40,
+        "loaded_bytes": 2000,
+        "stored_bytes": 4000,
+        "load_seconds": 0.5,
+        "store_seconds": 0.25,
+        "evicted_blocks": 3,
+    }
+    for name, value in wanted.items():
+        for tier in ("host", "disk"):
+            assert found[at(f"energyopt_kv_tier_{name}_total", model="m", tier=tier)] == value
+    failed = [key for key in found if key[0] == "energyopt_kv_tier_failed_blocks_total"]
+    assert failed == [at("energyopt_kv_tier_failed_blocks_total", model="m", tier="host", reason="corrupt")]
+    vllm = {"model_name": "m", "engine": "0"}
+    assert found[at("vllm:kv_offload_total_bytes_total", **vllm, transfer_type="CPU_to_GPU")] == 2000
+    assert found[at("vllm:kv_offload_total_time_total", **vllm, transfer_type="GPU_to_CPU")] == 0.25
+
+
+def test_an_engine_without_tiers_has_no_series_of_them(clock: FakeClock) -> None:
+    found = page(Exporter(Meter((), clock), "m", lambda: replace(Stats(), tiers=())))
+    assert not [name for name, _ in found if "kv_tier" in name or "offload" in name]
 
 
 def test_openmetrics_is_served_to_who_asks_and_parses(clock: FakeClock) -> None:
