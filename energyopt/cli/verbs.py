@@ -40,6 +40,7 @@ VERBS = (
     Verb(("accuracy", "cap-sweep"), "energyopt.cli.accuracy", "cap_sweep", "Errors on a power-cap sweep."),
     Verb(("accuracy", "page"), "energyopt.cli.accuracy", "page", "Write the page of all errors."),
     Verb(("workload", "describe"), "energyopt.cli.workload", "describe", "What a recorded workload is like."),
+    Verb(("workload", "cache-curve"), "energyopt.cli.cache_curve", "cache_curve", "How much cache a trace needs."),
     Verb(("studies", "list"), "energyopt.cli.studies", "list_studies", "The newest studies."),
     Verb(("studies", "show"), "energyopt.cli.studies", "show", "One study: result, plot and every trial."),
     Verb(("studies", "resume"), "energyopt.cli.resume", "resume", "Go on with an interrupted or killed study."),

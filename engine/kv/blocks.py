@@ -80,15 +80,21 @@ class BlockPool:
         """``count`` blocks with one reference each; cached ones lose their hash. Raises EngineError if too few idle."""
         if count > self._idle:
             raise EngineError(f"{count} KV blocks were asked for, {self._idle} of {self.num_blocks} are idle.")
+        after, refs, hashes, partial = self._next, self._refs, self._hashes, self._partial
         blocks = []
+        evicted = 0
+        block = after[self.num_blocks]
         for _ in range(count):
-            block = self._next[self.num_blocks]
-            self._unlink(block)
-            if self._hashed(block):
-                self._forget(block)
-                self.evictions += 1
-            self._refs[block] = 1
             blocks.append(block)
+            refs[block] = 1
+            if hashes[block] is not None or block in partial:
+                self._forget(block)
+                evicted += 1
+            block = after[block]
+        after[self.num_blocks], self._prev[block] = block, self.num_blocks
+        self._idle -= count
+        self._idle_hashed -= evicted
+        self.evictions += evicted
         return blocks
 
     def touch(self, blocks: Iterable[int]) -> None:
@@ -101,14 +107,23 @@ class BlockPool:
 
     def free(self, blocks: Iterable[int]) -> None:
         """One reference fewer to each, in the order given. Raises EngineError for a block that has none."""
-        refs = self._refs
+        refs, hashes, partial, after, before = self._refs, self._hashes, self._partial, self._next, self._prev
+        sentinel = self.num_blocks
         for block in blocks:
             count = refs[block]
             if count == 0:
                 raise EngineError(f"KV block {block} was freed, but nothing uses it.")
             refs[block] = count - 1
-            if count == 1:
-                self._link(block)
+            if count > 1:
+                continue
+            # Into the queue: before the sentinel (tail) with a hash, behind it (head) without one.
+            cached = hashes[block] is not None or block in partial
+            left = before[sentinel] if cached else sentinel
+            right = after[left]
+            after[left] = before[right] = block
+            before[block], after[block] = left, right
+            self._idle += 1
+            self._idle_hashed += cached
 
     def register(self, block: int, block_hash: bytes, group: int = 0) -> None:
         """Let a used, fully computed block be found by its hash.
@@ -116,14 +131,15 @@ class BlockPool:
         If an idle block has the same hash, this one takes its place: a block in use cannot be evicted. If a used
         block has it, that one stays the one to be found and this one remains without.
         """
-        if not self._claim(block, block_hash, group):
+        known = self._by_hash[group]
+        if (self._refs[block] == 0 or block_hash in known) and not self._claim(block, block_hash, group):
             return
         old = self._hashes[block]
         if old is not None:
             del self._by_hash[self._groups[block]][old]
         self._hashes[block] = block_hash
         self._groups[block] = group
-        self._by_hash[group][block_hash] = block
+        known[block_hash] = block
 
     def register_partial(self, block: int, block_hash: bytes, group: int = 0) -> None:
         """Let a used block be found also by the hash of a boundary inside it; one such hash a block, the last given."""
@@ -205,19 +221,9 @@ class BlockPool:
             self._hashes[holder] = None
         else:
             del self._partial[holder]
-        self._link(holder)
+        self._refs[holder] = 1
+        self.free((holder,))
         return True
-
-    def _link(self, block: int) -> None:
-        """Put an idle block into the queue: behind the sentinel (head) without a hash, before it (tail) with one."""
-        sentinel = self.num_blocks
-        cached = self._hashes[block] is not None or block in self._partial
-        before = self._prev[sentinel] if cached else sentinel
-        after = self._next[before]
-        self._next[before] = self._prev[after] = block
-        self._prev[block], self._next[block] = before, after
-        self._idle += 1
-        self._idle_hashed += cached
 
     def _unlink(self, block: int) -> None:
         before, after = self._prev[block], self._next[block]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..request import NO_BLOCK, Request
 from .blocks import BlockPool
 from .inflight import tier_key
@@ -67,13 +69,16 @@ class Keeper:
             if stop % size:
                 return
             first = last - 1
-        interval, drop, hashes = self._retention.interval, self._retention.drop, request.block_hashes
-        for index in range(first, last):
-            if keeps(spec, index, request.kv.boundaries, interval, drop):
-                block, name = table[index], hashes[(index + 1) * per_block - 1]
-                self._pool.register(block, name, group)
-                if self._offering and self._pool.find(name, group) == block:
-                    self.offers.append(Transfer(tier_key(name, group), block))
+        kept: Iterable[int] = range(first, last)
+        if not isinstance(spec, FullAttention):
+            interval, drop = self._retention.interval, self._retention.drop
+            kept = [index for index in kept if keeps(spec, index, request.kv.boundaries, interval, drop)]
+        hashes, register = request.block_hashes, self._pool.register
+        for index in kept:
+            block, name = table[index], hashes[(index + 1) * per_block - 1]
+            register(block, name, group)
+            if self._offering and self._pool.find(name, group) == block:
+                self.offers.append(Transfer(tier_key(name, group), block))
 
     def _name_parts(
         self, request: Request, group: int, spec: GroupSpec, table: list[int], start: int, stop: int

@@ -22,7 +22,8 @@ DEVICE = "device"
 class PrefixHit:
     """A cached prefix of ``tokens`` tokens, split by tier, and the blocks that make it up.
 
-    ``tables`` has a table per group: device blocks, and gaps where nothing is read. ``incoming`` are (group, index,
+    ``tables`` has a table per group: device blocks (all of them are ``blocks``), and gaps where nothing is read.
+    ``incoming`` are (group, index,
     tier) of gaps that a load fills. ``tails`` are (group, block) to copy from where the prefix ends inside a block.
     ``known`` is how far the groups that read everything reach alone. ``later``: a tier has yet to answer, ask again.
     Only valid until the pool changes: admit it or drop it.
@@ -31,15 +32,11 @@ class PrefixHit:
     tables: tuple[list[int], ...]
     tokens: int
     by_tier: Mapping[str, int]
+    blocks: tuple[int, ...] = ()
     incoming: tuple[tuple[int, int, str], ...] = ()
     tails: tuple[tuple[int, int], ...] = ()
     known: int = 0
     later: bool = False
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """Device blocks of all groups."""
-        return tuple(block for table in self.tables for block in table if block != NO_BLOCK)
 
 
 NO_HIT = PrefixHit((), 0, {})
@@ -153,7 +150,8 @@ class PrefixFinder:
             if source is not None:
                 tails.append((group, source))
         by_tier = self._split(length, near, incoming)
-        return PrefixHit(tuple(tables), length, by_tier, tuple(incoming), tuple(tails), known)
+        blocks = tuple(block for table in tables for block in table if block != NO_BLOCK)
+        return PrefixHit(tuple(tables), length, by_tier, blocks, tuple(incoming), tuple(tails), known)
 
     def _split(self, length: int, near: int, incoming: list[tuple[int, int, str]]) -> dict[str, int]:
         """Tokens by tier: up to ``near`` the device's; beyond it by where the attention blocks come from.
