@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from threading import RLock
 
@@ -184,12 +185,21 @@ class EnergyCurve:
             raise SensorError(f"{_name(self.sensor)} has read no power since {settled:.3f} s.")
         return watts * (until - settled)
 
+    def edge_error(self, start: Seconds, end: Seconds) -> Joules:
+        """The part of a window's error that stems from its two ends: power x tick where a counter made them.
+
+        It cancels between windows that share an end. Raises SensorError if the window is not covered.
+        """
+        with self._lock:
+            self._check(start, end)
+            return Joules(self._edges(start, end))
+
     def _doubt(self, start: float, end: float) -> float:
-        edges = 0.0
-        for edge in (start, end):
-            watts, source = self._timeline.slope(edge)
-            edges += watts * self._rules.tick if source is self.source else 0.0
-        return edges + self._timeline.doubt_at(end) - self._timeline.doubt_at(start)
+        return self._edges(start, end) + self._timeline.doubt_at(end) - self._timeline.doubt_at(start)
+
+    def _edges(self, start: float, end: float) -> float:
+        slopes = (self._timeline.slope(edge) for edge in (start, end))
+        return math.fsum(watts * self._rules.tick for watts, source in slopes if source is self.source)
 
     def _worst(self, start: float, end: float) -> Source:
         found = self._timeline.sources(start, end)

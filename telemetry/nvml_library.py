@@ -38,6 +38,12 @@ def open_nvml() -> None:
         raise SensorUnavailableError(f"NVIDIA GPUs cannot be read: {describe_error(error)}.") from error
 
 
+def library_missing(error: Exception) -> bool:
+    """True if an error of ``open_nvml`` means that this machine has no NVIDIA driver at all."""
+    cause = error.__cause__
+    return isinstance(cause, pynvml.NVMLError) and cause.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+
+
 def close_nvml() -> None:
     """Take one user away; never fails."""
     try:

@@ -118,25 +118,40 @@ class Sampler:
         period: Seconds = PERIOD,
         statuses: Sequence[StatusSource] = (),
     ) -> None:
-        self.channels = tuple(Channel(source, clock, period) for source in sources)
-        self.devices = tuple(DeviceChannel(source, clock) for source in statuses)
-        self._all: tuple[Channel | DeviceChannel, ...] = (*self.channels, *self.devices)
+        self._clock = clock
+        self._period = period
+        self.channels: tuple[Channel, ...] = ()
+        self.devices: tuple[DeviceChannel, ...] = ()
         self._stop = Event()
+        self._started = False
         self._threads: list[Thread] = []
+        self.add(sources, statuses)
+
+    @property
+    def _all(self) -> tuple[Channel | DeviceChannel, ...]:
+        return (*self.channels, *self.devices)
 
     @property
     def running(self) -> bool:
-        return bool(self._threads)
+        return self._started
 
     def start(self) -> None:
         """Begin to sample. Idempotent."""
-        if self._threads:
+        if self._started:
             return
+        self._started = True
         self._stop.clear()
-        for index, channel in enumerate(self._all):
-            thread = Thread(target=self._run, args=(channel,), name=f"energyopt-sensor-{index}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        for channel in self._all:
+            self._start(channel)
+
+    def add(self, sources: Sequence[PowerSource], statuses: Sequence[StatusSource]) -> None:
+        """Take on further sensors and devices; they run if the others do."""
+        channels = [Channel(source, self._clock, self._period) for source in sources]
+        devices = [DeviceChannel(source, self._clock) for source in statuses]
+        self.channels, self.devices = (*self.channels, *channels), (*self.devices, *devices)
+        added: tuple[Channel | DeviceChannel, ...] = (*channels, *devices)
+        for channel in added if self._started else ():
+            self._start(channel)
 
     def stop(self) -> None:
         """End the threads; curves stay readable. Idempotent."""
@@ -144,6 +159,7 @@ class Sampler:
         for thread in self._threads:
             thread.join(STOP_TIMEOUT)
         self._threads.clear()
+        self._started = False
 
     def __enter__(self) -> Sampler:
         self.start()
@@ -166,6 +182,12 @@ class Sampler:
             channel.take()
             channel.keep_pace()
         return len(due)
+
+    def _start(self, channel: Channel | DeviceChannel) -> None:
+        name = f"energyopt-sensor-{len(self._threads)}"
+        thread = Thread(target=self._run, args=(channel,), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _run(self, channel: Channel | DeviceChannel) -> None:
         while not self._stop.wait(channel.wait):

@@ -34,6 +34,7 @@ VERBS = (
     Verb(("cap", "set"), "energyopt.cli.cap", "set_cap", "Cap GPUs for a time; what was found comes back."),
     Verb(("cap", "clear"), "energyopt.cli.cap", "clear", "End caps now and put back what was found."),
     Verb(("power-helper",), "energyopt.cli.power_helper", "power_helper", "Set limits for others; runs as root."),
+    Verb(("agent",), "energyopt.cli.agent", "agent", "Measure this host's GPUs and CPUs and serve /metrics."),
     Verb(("doctor",), "energyopt.cli.doctor", "doctor", "Say what works on this machine and why not."),
     Verb(("plan",), "energyopt.cli.plan", "plan", "Plan a deployment on GPUs that need not exist yet (simulated)."),
     Verb(("accuracy", "mlenergy"), "energyopt.cli.accuracy", "mlenergy", "Errors on a table of J/token and tok/s."),

@@ -124,8 +124,8 @@ class TestDetect:
         assert "set to none" in found.reasons[0]
 
     def test_unknown_kind_names_the_allowed_ones(self) -> None:
-        with pytest.raises(ConfigError, match="auto, nvml, rapl, estimated, none"):
-            detect("guess", ["cpu:0"], FakeClock())  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="auto, nvml, amdsmi, rapl, estimated, none, replay:FILE"):
+            detect("guess", ["cpu:0"], FakeClock())
 
     def test_cpu_falls_back_from_rapl_to_the_estimate_and_says_why(self, tmp_path: Path) -> None:
         _cpu(tmp_path)
@@ -158,12 +158,13 @@ class TestDetect:
             ("rapl", "cpu:0", "No RAPL package"),
             ("rapl", "GPU-1", "covers CPUs only"),
             ("estimated", "GPU-1", "covers CPUs only"),
-            ("nvml", "cpu:0", "covers NVIDIA GPUs only"),
+            ("nvml", "cpu:0", "covers GPUs only"),
+            ("amdsmi", "cpu:0", "covers GPUs only"),
         ],
     )
     def test_a_meter_asked_for_by_name_must_be_there(self, tmp_path: Path, kind: str, device: str, words: str) -> None:
         with pytest.raises(SensorUnavailableError, match=words):
-            detect(kind, [device], FakeClock(), root=tmp_path)  # type: ignore[arg-type]
+            detect(kind, [device], FakeClock(), root=tmp_path)
 
     def test_a_gpu_without_meter_is_not_replaced_by_the_cpu(self, tmp_path: Path) -> None:
         _cpu(tmp_path)

@@ -1,0 +1,81 @@
+"""Builds the agent of a host: its sensors, its pages, and what takes its energy away."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+from prometheus_client import make_wsgi_app
+from pydantic import Field
+
+from energyopt.core.clock import MonotonicClock
+from energyopt.core.config import Config
+from energyopt.core.units import Seconds
+from telemetry.agent import PERIOD, Agent
+from telemetry.agent_server import AgentServer, App, text_page
+from telemetry.dcgm import dcgm_page
+from telemetry.host import HostScan
+from telemetry.ports import EnergySink
+
+PORT = 9401
+"""Beside dcgm-exporter's 9400."""
+
+
+class AgentRequest(Config):
+    """What ``energyopt agent`` was asked."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(PORT, ge=0, le=65535)
+    period: Seconds = Field(PERIOD, ge=0.02, le=10.0)
+    dcgm: bool = False
+    estimate: bool = False
+    root: Path = Path("/")
+
+
+class AgentState(Config):
+    """What a started agent is: where it answers and what it measures."""
+
+    url: str
+    pages: tuple[str, ...]
+    sensors: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+def run_agent(
+    request: AgentRequest,
+    stop: Event,
+    *,
+    sink: EnergySink | None = None,
+    notify: Callable[[str], None],
+    on_ready: Callable[[AgentState], None],
+) -> None:
+    """Sample and serve until ``stop`` is set; then hand over what is settled and let go of every driver.
+
+    Raises ConfigError if it cannot listen: the port is taken before a driver is opened.
+    """
+    clock = MonotonicClock()
+    scan = HostScan(clock, root=request.root, estimate=request.estimate)
+    agent = Agent(scan, clock, sink, period=request.period, notify=notify)
+    pages = _pages(agent, request.dcgm)
+    server = AgentServer(request.host, request.port, pages)
+    try:
+        agent.start()
+        server.start()
+        sampler = agent.sampler
+        sensors = tuple(f"{one.curve.sensor.device} ({one.curve.sensor.scope})" for one in sampler.channels)
+        devices = tuple(f"{one.info.device} {one.info.model}" for one in sampler.devices)
+        on_ready(AgentState(url=server.url, pages=tuple(pages), sensors=sensors, devices=devices))
+        stop.wait()
+    finally:
+        server.stop()
+        agent.stop()
+
+
+def _pages(agent: Agent, dcgm: bool) -> dict[str, App]:
+    pages: dict[str, App] = {"/metrics": make_wsgi_app(agent.registry), "/healthz": text_page(lambda: "ok\n")}
+    if dcgm:
+        hostname = socket.gethostname()
+        pages["/dcgm/metrics"] = text_page(lambda: dcgm_page(agent.sampler, hostname))
+    return pages
