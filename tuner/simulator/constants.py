@@ -93,8 +93,8 @@ class Constants(Config):
     power: PowerConstants = PowerConstants()
     clock: ClockConstants = ClockConstants()
     workload: Mapping[str, float] = Field(default_factory=dict)
-    """What the published tables do not state of their load: mean prompt lengths by task, and (``gpqa_context``) the mean
-    context of the long task over that of its length histogram. Used only to read those tables.
+    """What the published tables do not state of their load: mean prompt lengths by task, and (``gpqa_context``) the
+    mean context of the long task over that of its length histogram. Used only to read those tables.
     """
 
 

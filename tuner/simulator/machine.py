@@ -51,6 +51,7 @@ class Machine:
         self._link = gpu.value("link_bandwidth") * time.link
         self._launch = time.step + time.layer * spec.layers
         self._routing = time.moe_layer * spec.moe_layers
+        self._lowest = gpu.value("clock_min") / gpu.value("clock_max")
         self.idle, self._limit = gpu.value("idle"), gpu.value("tdp")
         self._busy = watts.busy * self._limit
         self._flop8 = watts.flop * watts.fp8
@@ -114,12 +115,30 @@ class Machine:
         wanted = watts / (1.0 + (watts / limit) ** clock.sharpness) ** (1.0 / clock.sharpness)
         if wanted > 0.999 * watts:
             return StepCost(seconds, watts, self._lock)
-        low, high = self.gpu.value("clock_min") / self.gpu.value("clock_max"), self._lock
-        for _ in range(12):
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if self._at(load, middle)[1] > wanted else (middle, high)
-        seconds, watts = self._at(load, low)
-        return StepCost(seconds, watts, low)
+        return self._under(load, watts, wanted)
+
+    def _under(self, load: Load, watts: float, wanted: float) -> StepCost:
+        """The clock at which the draw, ``watts`` at the lock, is ``wanted``: regula falsi, as watts rise with the
+        clock.
+        """
+        low, high = self._lowest, self._lock
+        seconds, lowest = self._at(load, low)
+        if lowest >= wanted:
+            return StepCost(seconds, lowest, low)
+        below, above, risen = lowest - wanted, watts - wanted, None
+        for _ in range(20):
+            share = high - above * (high - low) / (above - below)
+            seconds, watts = self._at(load, share)
+            miss = watts - wanted
+            if abs(miss) < 1e-4 * wanted:
+                break
+            # An end that stays twice is weighed down (Illinois), or it would stay for ever.
+            if miss > 0:
+                high, above, below = share, miss, below * (0.5 if risen is False else 1.0)
+            else:
+                low, below, above = share, miss, above * (0.5 if risen is True else 1.0)
+            risen = miss < 0
+        return StepCost(seconds, watts, share)
 
     def _at(self, load: Load, f: float) -> tuple[float, float]:
         """Seconds and watts at the share ``f`` of the highest clock, without a cap."""

@@ -12,7 +12,6 @@ from energyopt.core.units import Seconds
 from engine.kv.coordinator import KvCoordinator
 from engine.request import Request, SamplingParams
 from engine.scheduler import Scheduler
-from engine.settled import Settled
 from engine.step import request_record
 
 from .leap import leap, leapable
@@ -22,14 +21,22 @@ from .runner import RooflineRunner, VirtualClock
 
 @dataclass(frozen=True, slots=True)
 class SimRequest:
-    """A request to come: when, which tokens, how many wanted."""
+    """A request to come: when, which tokens, how many wanted.
+
+    ``names`` are those of the prompt's first blocks, for a load whose blocks have names already: equal names must mean
+    equal tokens up to there, and the blocks must be as long as the engine's. The others are hashed.
+    """
 
     id: str
     arrival: float
     prompt: tuple[int, ...]
     output_tokens: int
     session: str | None = None
+    names: tuple[bytes, ...] = ()
 
+
+Keep = Callable[[RequestRecord], None]
+"""Takes a record for good. Whoever simulates very many requests keeps less than all records."""
 
 OnFinish = Callable[[RequestRecord], Sequence[SimRequest]]
 """Told of every finished request; returns requests that follow from it (the next turn, the next of a closed loop)."""
@@ -43,7 +50,8 @@ def no_sequel(record: RequestRecord) -> Sequence[SimRequest]:
 class Replica:
     """Serves requests until a given time. ``stepping`` turns leaps off: slower, and the same records.
 
-    ``steps`` keeps the steps that computed prompts; what the others cost is in ``runner.ledger``.
+    Records go into ``records``, and the steps that computed prompts into ``steps``; or records go to ``keep``, and no
+    step is kept. What the steps cost is in ``runner.ledger``.
     """
 
     def __init__(
@@ -52,6 +60,7 @@ class Replica:
         config: EngineConfig,
         *,
         on_finish: OnFinish = no_sequel,
+        keep: Keep | None = None,
         stepping: bool = False,
         name: str = "sim",
     ) -> None:
@@ -65,9 +74,11 @@ class Replica:
         self.scheduler = Scheduler(config, cache, max_model_len=config.max_model_len or machine.spec.max_context)
         self.records: list[RequestRecord] = []
         self.steps: list[StepRecord] = []
+        self._keep, self._keeps_steps = keep or self.records.append, keep is None
         self._on_finish, self._stepping = on_finish, stepping
         self._pending: list[tuple[float, int, SimRequest]] = []
         self._tickets = 0
+        self._full = False
 
     @property
     def load(self) -> int:
@@ -87,8 +98,8 @@ class Replica:
                 if not self._pending or self._pending[0][0] >= until:
                     return
                 self.clock.advance(max(0.0, self._pending[0][0] - self.clock.now()))
-                continue
-            self._step(until)
+            elif not self._leap(until):
+                self._step()
 
     def idle_until(self, instant: float) -> None:
         """Let an idle engine's time pass."""
@@ -99,35 +110,48 @@ class Replica:
         """End what is underway, so that its tokens so far are on record; nothing follows from it."""
         for request in tuple(self.scheduler.running()):
             self.scheduler.finish(request, FinishReason.ABORT)
-            self.records.append(request_record(request, self.clock.now()))
+            self._keep(request_record(request, self.clock.now()))
         self._pending.clear()
 
     def _admit(self) -> None:
         while self._pending and self._pending[0][0] <= self.clock.now():
             arrival, _, request = heapq.heappop(self._pending)
             params = SamplingParams(max_tokens=request.output_tokens, temperature=0, ignore_eos=True)
-            self.scheduler.add(Request(request.id, request.prompt, params, Seconds(arrival), request.session))
+            state = Request(request.id, request.prompt, params, Seconds(arrival), request.session)
+            state.block_hashes.extend(request.names)
+            self.scheduler.add(state)
 
-    def _step(self, until: float) -> None:
+    def _leap(self, until: float) -> bool:
+        """Take all steps up to the next event at once; False if the next step may be one."""
+        if self._stepping or (self.scheduler.num_waiting and not self._full):
+            return False
+        running = tuple(self.scheduler.running())
+        steps = leapable(self.scheduler, running)
+        if not steps:
+            return False
+        limit = min(until, self._pending[0][0]) if self._pending else until
+        for request in leap(self.scheduler, self.runner, running, steps, limit):
+            self._full = False
+            self._close(request)
+        return True
+
+    def _step(self) -> None:
         batch = self.scheduler.schedule()
         if batch is None:
             return
         result = self.runner.run(batch)
         settled = self.scheduler.settle(batch, result)
-        if any(share.phase is Phase.PREFILL for share in settled.shares):
+        ended = [token.request for token in settled.tokens if token.request.finish_reason is not None]
+        prefills = any(share.phase is Phase.PREFILL for share in settled.shares)
+        # A step without prompts and ends leaves everybody who waits where he is, and so do those that follow it.
+        self._full = not prefills and not ended
+        if prefills and self._keeps_steps:
             self.steps.append(StepRecord(result.start, result.end, self.runner.devices, settled.shares))
-        self._finish(settled, result.end)
-        soon = self._pending[0][0] if self._pending else None
-        if self._stepping or (soon is not None and soon <= result.end) or result.end >= until:
-            return
-        steps = leapable(self.scheduler, batch)
-        if steps:
-            leap(self.scheduler, self.runner, batch, steps, until if soon is None else min(until, soon))
+        for request in ended:
+            self._close(request)
 
-    def _finish(self, settled: Settled, end: Seconds) -> None:
-        for token in settled.tokens:
-            if token.request.finish_reason is not None:
-                record = request_record(token.request, end)
-                self.records.append(record)
-                for sequel in self._on_finish(record):
-                    self.submit(sequel)
+    def _close(self, request: Request) -> None:
+        record = request_record(request, self.clock.now())
+        self._keep(record)
+        for sequel in self._on_finish(record):
+            self.submit(sequel)

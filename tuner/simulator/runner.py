@@ -18,7 +18,11 @@ from .memory import kv_tokens
 from .work import KV_BYTES, StepShape
 
 GRAIN = 16
-"""Tokens of mean context between two prices of a decode step: below a percent of a step, and prices can be kept."""
+"""Tokens of mean context between two prices of a decode step, up to ``FINE`` tokens; it doubles as the context does.
+
+A price is off by at most 1/256 of what the context costs, so prices can be kept.
+"""
+FINE = 4096
 TOKEN = Sampled(0)
 """What every request samples; simulated requests ignore end-of-text."""
 
@@ -101,28 +105,31 @@ class RooflineRunner:
         return end
 
     def price(self, shape: StepShape) -> StepCost:
-        """The cost of a step. Pure decode steps are priced at their mean context in steps of ``GRAIN`` tokens."""
+        """The cost of a step. Pure decode steps are priced at their mean context, rounded to a grain."""
         if shape.prefills:
             return self._cost(shape)
-        count, bucket = int(shape.decodes), self.bucket(int(shape.decodes), int(shape.decode_context))
-        known = self.machine.prices.get((count, bucket))
+        count = int(shape.decodes)
+        mean, _ = self._rounded(count, int(shape.decode_context))
+        known = self.machine.prices.get((count, mean))
         if known is None:
-            context = max(1, bucket * GRAIN * count)
-            known = self.machine.prices[count, bucket] = self._cost(StepShape(count, context, sampled=count))
+            known = self.machine.prices[count, mean] = self._cost(StepShape(count, max(1, mean * count), sampled=count))
         return known
 
-    def bucket(self, count: int, context: int) -> int:
-        """Which price ``count`` decodes with ``context`` tokens in sum have: their mean context, to the nearest
-        grain.
+    def run_of_steps(self, count: int, context: int) -> tuple[StepCost, int]:
+        """The price of a step of ``count`` decodes with ``context`` tokens in sum, and how many steps from this one on
+        have it, the context growing by ``count`` each.
         """
-        return (2 * context + GRAIN * count) // (2 * GRAIN * count)
+        mean, end = self._rounded(count, context)
+        cost = self.machine.prices.get((count, mean)) or self.price(StepShape(count, context, sampled=count))
+        return cost, max(1, -(-(end - 2 * context) // (2 * count)))
 
-    def steps_alike(self, count: int, context: int) -> int:
-        """How many steps from this one on have its price, the context growing by ``count`` each."""
-        last = (
-            (2 * self.bucket(count, context) + 1) * GRAIN * count
-        )  # twice the context at which the next bucket begins
-        return max(1, -(-(last - 2 * context) // (2 * count)))
+    def _rounded(self, count: int, context: int) -> tuple[int, int]:
+        """The mean context to the nearest grain, and twice the context at which it changes."""
+        exact = context // count
+        octave = max(FINE.bit_length() - 1, exact.bit_length())
+        grain = GRAIN << (octave - FINE.bit_length() + 1)
+        bucket = (2 * context + grain * count) // (2 * grain * count)
+        return bucket * grain, min((2 * bucket + 1) * grain * count, count << (octave + 1))
 
     def _cost(self, shape: StepShape) -> StepCost:
         return self.machine.cost(shape if self._pp == 1 else shape.divided(self._pp))

@@ -14,6 +14,7 @@ from pathlib import Path
 from energyopt.core.errors import ConfigError, NotFoundError
 from energyopt.core.records import RequestRecord
 from energyopt.core.workload import Session, Workload
+from engine.kv.hashing import DIGEST_BYTES
 
 from .replica import SimRequest
 from .runner import TOKEN
@@ -73,18 +74,34 @@ class SessionLoad:
         return SimRequest(f"{key}#{index}", now + turn.think_time, prompt or (1,), turn.output_tokens, key)
 
 
-def mooncake_requests(path: Path, *, limit: int | None = None, repeat: int = 1) -> Iterator[SimRequest]:
+def mooncake_requests(
+    path: Path, *, limit: int | None = None, repeat: int = 1, together: bool = False, block_tokens: int | None = None
+) -> Iterator[SimRequest]:
     """Rows of a Mooncake trace in order of time, ``repeat`` times over with fresh blocks each time.
 
-    A hash id stands for 512 tokens; ids become tokens that no other id shares. Raises NotFoundError, ConfigError.
+    The rounds follow one another, or run ``together``: as many times the load, none of it shared. A hash id stands for
+    512 tokens; ids become tokens that no other id shares. With ``block_tokens`` (which must divide 512) the engine's
+    blocks are named after the ids instead of hashed: the same hits for much less time. Raises NotFoundError,
+    ConfigError.
     """
+    if block_tokens is not None and TRACE_BLOCK % block_tokens:
+        raise ConfigError(f"block_tokens = {block_tokens} is not allowed: it must divide {TRACE_BLOCK}.")
     rows = _trace(path, limit)
-    span = max((row[0] for row in rows), default=0.0) + 1.0
+    span = 0.0 if together else max((row[0] for row in rows), default=0.0) + 1.0
     top = 1 + max((block for row in rows for block in row[3]), default=0)
-    for again in range(repeat):
-        for number, (arrival, prompt, output, blocks) in enumerate(rows):
-            ids = _expand(prompt, [block + again * top for block in blocks])
-            yield SimRequest(f"{again}/{number}", arrival + again * span, ids, max(1, output))
+    order = ((row, again) for row in rows for again in range(repeat)) if together else _rounds(rows, repeat)
+    for number, ((arrival, prompt, output, blocks), again) in enumerate(order):
+        ids = [block + again * top for block in blocks]
+        tokens = _expand(prompt, ids) if block_tokens is None else _ends_of(prompt, ids, block_tokens)
+        names = () if block_tokens is None else _names(prompt, ids, block_tokens)
+        yield SimRequest(f"{again}/{number}", arrival + again * span, tokens, max(1, output), names=names)
+
+
+_Row = tuple[float, int, int, list[int]]
+
+
+def _rounds(rows: Sequence[_Row], repeat: int) -> Iterator[tuple[_Row, int]]:
+    return ((row, again) for again in range(repeat) for row in rows)
 
 
 def _expand(prompt: int, blocks: Sequence[int]) -> tuple[int, ...]:
@@ -96,8 +113,28 @@ def _expand(prompt: int, blocks: Sequence[int]) -> tuple[int, ...]:
     return tuple(tokens[:prompt]) if missing <= 0 else tuple(tokens) + (0,) * missing
 
 
-def _trace(path: Path, limit: int | None) -> list[tuple[float, int, int, list[int]]]:
-    rows: list[tuple[float, int, int, list[int]]] = []
+def _named(prompt: int, blocks: Sequence[int], size: int) -> int:
+    """Full blocks of ``size`` tokens that the ids cover."""
+    return min(prompt, len(blocks) * TRACE_BLOCK) // size
+
+
+def _ends_of(prompt: int, blocks: Sequence[int], size: int) -> tuple[int, ...]:
+    """Stand-ins for the tokens that have names, and the real ones behind them."""
+    named = _named(prompt, blocks, size) * size
+    covered = min(prompt, len(blocks) * TRACE_BLOCK)
+    rest = (blocks[named // TRACE_BLOCK] + 1,) * (covered - named) if covered > named else ()
+    return (0,) * named + rest + (0,) * (prompt - covered)
+
+
+def _names(prompt: int, blocks: Sequence[int], size: int) -> tuple[bytes, ...]:
+    """Names of the full blocks of ``size`` tokens: their id and their place in it."""
+    parts = range(TRACE_BLOCK // size)
+    names = [(block << 16 | part).to_bytes(DIGEST_BYTES, "little") for block in blocks for part in parts]
+    return tuple(names[: _named(prompt, blocks, size)])
+
+
+def _trace(path: Path, limit: int | None) -> list[_Row]:
+    rows: list[_Row] = []
     try:
         with path.open(encoding="utf-8") as file:
             while limit is None or len(rows) < limit:
