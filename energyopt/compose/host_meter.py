@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 from energyopt.core.clock import Clock
 from energyopt.core.errors import ConfigError, SensorUnavailableError
+from energyopt.core.units import Seconds
 from telemetry.detect import KINDS, Detection, MeterKind, detect
 from telemetry.host import HostScan
 from telemetry.meter import Meter
 from telemetry.nvml import list_gpus
 
 CPU = ("cpu:0",)
+WARM_UP = 2.0
+"""Seconds in which a sensor is expected to begin: a counter must change once before anything is known."""
 
 
 def host_meter(kind: str, clock: Clock) -> Meter:
@@ -22,6 +25,13 @@ def host_meter(kind: str, clock: Clock) -> Meter:
     """
     found = _auto(clock) if kind == "auto" else detect(_known(kind), _devices(kind), clock)
     return Meter(found.sources, clock, found.reasons, statuses=found.statuses)
+
+
+def await_sensors(meter: Meter, clock: Clock) -> None:
+    """Wait until every curve has begun, at most WARM_UP seconds. Call once the meter samples."""
+    deadline = clock.now() + WARM_UP
+    while clock.now() < deadline and any(channel.curve.coverage is None for channel in meter.channels):
+        clock.sleep(Seconds(0.02))
 
 
 def _auto(clock: Clock) -> Detection:

@@ -18,10 +18,7 @@ from telemetry.meter import Meter
 
 from .command import Ended, held_signals, run_command
 from .footprint import footprint_rates
-from .host_meter import host_meter
-
-WARM_UP = 2.0
-"""Seconds the command waits at most for sensors to begin: a counter must change once before anything is known."""
+from .host_meter import await_sensors, host_meter
 
 
 class Progress(NamedTuple):
@@ -79,7 +76,7 @@ def measure_command(
     clock = MonotonicClock()
     with held_signals(), open_meter(meter_kind, clock) as meter:
         rates = footprint_rates(footprint, [channel.curve.sensor.scope for channel in meter.channels])
-        _await_sensors(meter, clock)
+        await_sensors(meter, clock)
         begun = [_total(meter)]
         started = clock.utc()
         ended = run_command(
@@ -89,12 +86,6 @@ def measure_command(
         total = total_energy(readings) if readings and len(readings) == len(meter.channels) else None
         found = None if rates is None or total is None else rates.of(total, started, clock.utc())
         return Measured(tuple(command), started, ended, readings, total, reasons, found)
-
-
-def _await_sensors(meter: Meter, clock: Clock) -> None:
-    deadline = clock.now() + WARM_UP
-    while clock.now() < deadline and any(channel.curve.coverage is None for channel in meter.channels):
-        clock.sleep(Seconds(0.02))
 
 
 def _readings(meter: Meter, start: Seconds, end: Seconds) -> tuple[tuple[EnergyReading, ...], tuple[str, ...]]:
