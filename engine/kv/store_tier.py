@@ -66,6 +66,11 @@ class StoreTier:
         self._saves = Lane(f"kv-{name}-save")
         self._lookups.submit(lambda: self._look_up(()))  # connect before the first request waits for it
 
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to be saved or forgotten."""
+        return bool(self._saving or self._resets)
+
     def knows(self, key: bytes) -> bool | None:
         """Whether the store has the block; None: not known yet. An overdue answer and a store that is down are no."""
         if self._breaker.open or self._resets:

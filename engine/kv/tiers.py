@@ -64,6 +64,7 @@ class Tiers:
         self._copier = Copier(mover, host, staging, clock)
         self._block_bytes = mover.block_bytes
         self._tickets = 0
+        self._running = _Gauge()
         self._loads: dict[int, tuple[Ticket, float, Counter[str]]] = {}
         self._ended: queue.SimpleQueue[tuple[int, bool]] = queue.SimpleQueue()
         self._closed = False
@@ -71,6 +72,11 @@ class Tiers:
     @property
     def names(self) -> tuple[str, ...]:
         return (*((HOST,) if self._host else ()), *(store.name for store in self._stores))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a copy, save or reset has not ended. Any thread; for those who measure, or wait to leave."""
+        return self._running.total() > 0 or any(store.busy for store in self._stores)
 
     def seen(self, keys: Sequence[bytes]) -> None:
         self._sightings.seen(keys)
@@ -224,10 +230,12 @@ class Tiers:
 
     def _ticket(self, parts: int) -> Ticket:
         self._tickets += 1
+        self._running.add(1)
         return Ticket(self._tickets, parts, self._end)
 
     def _end(self, ticket: Ticket, good: bool) -> None:
         """Called once for each ticket, on any thread."""
+        self._running.add(-1)
         self._ended.put((ticket.number, good))
         self._news.set()
 
@@ -235,6 +243,21 @@ class Tiers:
         _, start, tiers = self._loads.pop(number)
         size = tiers.total() * self._block_bytes
         self._on_load(LoadRecord(start, self._clock.now(), dict(tiers), size, good))
+
+
+class _Gauge:
+    """A number that several threads change."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def add(self, amount: int) -> None:
+        with self._lock:
+            self._number += amount
+
+    def total(self) -> int:
+        return self._number
 
 
 def _parts(tiers: Sequence[str], transfers: Sequence[Transfer]) -> list[tuple[str, list[Transfer]]]:

@@ -124,7 +124,7 @@ class TierRig:
     def settle(self) -> None:
         """Until nothing waits to be saved."""
         deadline = time.monotonic() + 10
-        while any(store._saving or store._waiting for store in self.stores.values()):
+        while self.tiers.busy:
             assert time.monotonic() < deadline
             time.sleep(0.001)
 
