@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from energyopt.core.errors import ConfigError
@@ -162,14 +162,14 @@ def test_whatever_is_measured_the_level_stays_in_its_bounds_and_a_violation_ends
 
 
 class TestSpeedModel:
-    @given(st.floats(0.001, 1.0), st.floats(0.001, 1.0), st.lists(st.floats(0.5, 1.0), min_size=4, max_size=20))
-    def test_finds_what_there_is(self, fixed: float, moving: float, shares: list[float]) -> None:
-        assume(max(shares) - min(shares) > 0.2)
+    @given(st.floats(0.0, 1.0), st.floats(0.001, 1.0), st.floats(0.5, 0.7))
+    def test_finds_what_there_is(self, fixed: float, moving: float, lowest: float) -> None:
         model = SpeedModel(TOP)
-        for share in shares * 20:
+        for share in (1.0, lowest, (1 + lowest) / 2) * 30:
             model.observe(share * TOP, Seconds(fixed + moving / share))
-        assert model.fit == pytest.approx((fixed, moving), rel=0.2, abs=0.02)
-        assert model.slowdown(TOP, 0.75 * TOP) == pytest.approx((fixed + moving / 0.75) / (fixed + moving), rel=0.05)
+        for share in (1.0, 0.8, 0.6):
+            truth = (fixed + moving / share) / (fixed + moving)
+            assert model.slowdown(TOP, share * TOP) == pytest.approx(truth, rel=0.1)
 
     def test_before_two_levels_are_seen_all_time_is_believed_to_go_with_the_level(self) -> None:
         model = SpeedModel(TOP)
