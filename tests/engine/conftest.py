@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -13,6 +13,8 @@ from energyopt.core.units import Bytes
 from engine.batch import Batch, CacheShape
 from engine.fake import FakeRunner
 from engine.kv.coordinator import KvCoordinator
+from engine.kv.layout import GroupSpec
+from engine.kv.ports import LowerTiers
 from engine.request import Request, SamplingParams, Status
 from engine.scheduler import Scheduler
 from engine.settled import Settled
@@ -33,18 +35,33 @@ class Rig:
         prefix_caching: bool = True,
         eos_ids: frozenset[int] = frozenset(),
         say: Sequence[int] | None = None,
+        groups: tuple[GroupSpec, ...] = (),
+        tiers: Callable[[FakeRunner], LowerTiers] | None = None,
+        retention_interval: int | None = 0,
+        match_tokens: int | None = None,
+        speculative: bool = False,
     ) -> None:
+        if groups:
+            block_tokens = groups[0].block_tokens
         self.config = EngineConfig(
             model="fake",
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             kv=KvConfig(block_tokens=block_tokens, prefix_caching=prefix_caching),
         )
-        shape = CacheShape(num_blocks, block_tokens, Bytes(1))
+        shape = CacheShape(num_blocks, block_tokens, Bytes(1), groups)
         self.clock = FakeClock()
-        self.cache = KvCoordinator(shape, prefix_caching=prefix_caching)
-        self.scheduler = Scheduler(self.config, self.cache, max_model_len=max_model_len, eos_ids=eos_ids)
         self.runner = FakeRunner(shape, self.clock, step_time=self._inspect, say=say)
+        self.cache = KvCoordinator(
+            shape,
+            prefix_caching=prefix_caching,
+            tiers=tiers(self.runner) if tiers else None,
+            retention_interval=retention_interval,
+            match_tokens=match_tokens,
+            speculative=speculative,
+            chunk_tokens=max_num_batched_tokens,
+        )
+        self.scheduler = Scheduler(self.config, self.cache, max_model_len=max_model_len, eos_ids=eos_ids)
         self.batches: list[Batch] = []
         self.records: list[StepRecord] = []
         self._loop = StepLoop(self.scheduler, self.runner, self._emit)
@@ -74,17 +91,23 @@ class Rig:
         if worked:
             served = {item.request.id for item in self.batches[-1].items}
             starved = [r.id for r in decoding if r.id not in served and r.status is not Status.PREEMPTED]
+            starved = [] if self.cache.busy else starved  # a copy may hold the block that the oldest needs
             assert not starved, f"decodes without a token: {starved}"
         return worked
 
     def drain(self, limit: int = 20_000) -> None:
         """Step until nothing is left; fails if that takes more than ``limit`` steps."""
         for _ in range(limit):
-            if not self.step():
-                assert not self.scheduler.has_work
+            if not self.step() and not (self.cache.busy or self.scheduler.has_work):
                 assert self.cache.pool.num_used == 0
                 return
         raise AssertionError(f"not drained after {limit} steps")
+
+    def ask(self, prompt: Sequence[int], max_tokens: int = 1) -> Request:
+        """Serve one request to its end, alone; ``cached_tokens`` of the answer is its hit."""
+        request = self.add(prompt, max_tokens, ignore_eos=True)
+        self.drain()
+        return request
 
     def _inspect(self, batch: Batch) -> float:
         """Called by the runner with each batch: the budgets hold, and the blocks cover what is computed."""
