@@ -36,6 +36,7 @@ VERBS = (
     Verb(("power-helper",), "energyopt.cli.power_helper", "power_helper", "Set limits for others; runs as root."),
     Verb(("agent",), "energyopt.cli.agent", "agent", "Measure this host's GPUs and CPUs and serve /metrics."),
     Verb(("watch",), "energyopt.cli.watch", "watch", "Power and energy of every device, live in the terminal."),
+    Verb(("bench",), "energyopt.cli.bench", "bench", "Measure a server under a workload: latency, hits, joules."),
     Verb(("doctor",), "energyopt.cli.doctor", "doctor", "Say what works on this machine and why not."),
     Verb(("plan",), "energyopt.cli.plan", "plan", "Plan a deployment on GPUs that need not exist yet (simulated)."),
     Verb(("accuracy", "mlenergy"), "energyopt.cli.accuracy", "mlenergy", "Errors on a table of J/token and tok/s."),

@@ -20,6 +20,7 @@ from ..window import audit_work, judge_in, power_faults, summarize_latencies_in
 from .ask import Ask, Reply
 from .measure import Recording
 from .result import BenchResult, Client, Prefixes, Subject
+from .samples import kept, slices_of
 
 MAX_ERROR_SHARE = 0.10
 """A run with more failed requests than this share says nothing about the service."""
@@ -62,7 +63,8 @@ def figures(
         left=sum(reply.left and reply.record.end in window for reply in recording.replies),
         cut_sessions=recording.cut_sessions,
         skipped_idle=recording.skipped,
-        readings=run.readings,
+        samples={name: kept(values) for name, values in _samples(known).items() if values},
+        slices=slices_of(window, [reply.record for reply in recording.replies], meter),
     )
 
 
@@ -165,11 +167,12 @@ def request_itl(reply: Reply) -> float | None:
     return (times[-1] - times[0]) / later
 
 
-def _per_request(known: Sequence[Reply]) -> dict[str, LatencySummary]:
+def _samples(known: Sequence[Reply]) -> dict[str, list[float]]:
+    """One sample a request of each latency that it has."""
     itl = [value for value in map(request_itl, known) if value is not None]
     whole = [one.record.e2e / one.record.output_tokens for one in known if one.record.output_tokens]
-    ttft = [one.record.ttft for one in known if one.record.ttft is not None]
-    samples: Mapping[str, Sequence[float]] = {
+    ttft: list[float] = [one.record.ttft for one in known if one.record.ttft is not None]
+    return {
         "ttft": ttft,
         "itl": itl,
         "e2e_per_token": whole,
@@ -177,7 +180,10 @@ def _per_request(known: Sequence[Reply]) -> dict[str, LatencySummary]:
         "input_tokens": [float(one.record.prompt_tokens) for one in known if one.counted],
         "output_tokens": [float(one.record.output_tokens) for one in known if one.counted],
     }
-    found = {name: summarize(values) for name, values in samples.items()}
+
+
+def _per_request(known: Sequence[Reply]) -> dict[str, LatencySummary]:
+    found = {name: summarize(values) for name, values in _samples(known).items()}
     return {name: summary for name, summary in found.items() if summary is not None and math.isfinite(summary.mean)}
 
 

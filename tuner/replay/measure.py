@@ -66,7 +66,7 @@ async def replay(
     try:
         async with asyncio.timeout(plan.timeout):
             window = await _window(running, plan, clock, stage, progress, at_edge)
-            await asyncio.wait([running], timeout=plan.bracket)
+            await asyncio.sleep(plan.bracket)
             await stage.dispatcher.stop(patience=plan.timeout)
             await _joined(running)
     except TimeoutError as error:

@@ -7,7 +7,9 @@ from datetime import datetime
 
 from pydantic import Field
 
-from energyopt.core.results import EnergyReading, LatencySummary, Result, RunResult
+from energyopt.core.results import LatencySummary, Result, RunResult
+
+from .samples import Slice
 
 
 class Subject(Result):
@@ -79,7 +81,8 @@ class BenchResult(Result):
     left: int = 0
     cut_sessions: int = 0
     skipped_idle: float = 0.0
-    readings: tuple[EnergyReading, ...] = ()
+    samples: Mapping[str, tuple[float, ...]] = Field(default_factory=dict)
+    slices: tuple[Slice, ...] = ()
 
     @property
     def rates(self) -> dict[str, float | None]:
@@ -127,7 +130,7 @@ class BenchResult(Result):
     def document(self) -> dict[str, object]:
         """Everything, with the ratios, as one JSON-ready object."""
         return {
-            **self.model_dump(mode="json"),
+            **self.model_dump(mode="json", exclude={"samples"}),
             "rates": self.rates,
             "interactivity": self.interactivity,
             "joules_per": self.joules_per,
