@@ -121,7 +121,7 @@ def plan_study(request: TuneRequest) -> PlannedStudy:
     run = LAUNCH_SECONDS + plan.warmup + plan.window
     everything = (min(budget.trials, len(points.points)) + 2 * budget.verify_pairs) * run
     expected = min(everything, budget.seconds or everything)
-    machine = describe_machine() | {"energy": "; ".join(meter.reasons), "meter": request.meter}
+    machine = describe_machine() | {"energy": " ".join(meter.reasons), "meter": request.meter}
     return PlannedStudy(spec, machine, len(points.points), points.removed, Seconds(expected), meter.reasons)
 
 
