@@ -26,8 +26,10 @@ def test_a_signal_ends_a_study_as_an_interrupt(
     session = open_session(str(tmp_path / "x.db"), None)
     study = session.store.create_study(toy_spec(trials=1, pairs=0), {}).id
     monkeypatch.setattr(run, "run_study", signalled)
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-    found = {kind: signal.signal(kind, handler) for kind, handler in usual.items()}
+    found = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, signal.SIG_DFL),
+    }
     try:
         with pytest.raises(typer.Exit) as stop:
             run.run_and_print(session, study, as_json=False)
