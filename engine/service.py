@@ -65,12 +65,17 @@ class EngineService:
         """The snapshot made after the last step; any thread."""
         return self._stats
 
+    @property
+    def _busy(self) -> bool:
+        """Whether there is something to do without new mail; copies that end must be taken note of."""
+        return self._scheduler.has_work or self._scheduler.cache.busy
+
     def serve(self) -> None:
         """Serve until closed. An error of the runner or of a hook ends every stream with EngineDeadError."""
         try:
             while self._intake.open:
-                self._take(self._intake.collect(block=not self._scheduler.has_work))
-                if not self._steps.step() and self._scheduler.has_work:
+                self._take(self._intake.collect(block=not self._busy))
+                if not self._steps.step() and self._busy:
                     self._scheduler.cache.wait(_PATIENCE)
                 self._intake.placed(running=self._scheduler.num_running, waiting=self._scheduler.num_waiting)
             self._take(self._intake.collect(block=False))
