@@ -52,15 +52,8 @@ class GpuPlan:
 
     @property
     def recommendation(self) -> Plan | None:
-        """The most frugal plan that holds: verified where it can be, else (with a prefill pool) as screened."""
-        held = {id(one.plan): one for one in self.verified}
-        for plan in self.screening.front:
-            run = held.get(id(plan))
-            if run is not None and run.feasible:
-                return plan
-            if plan.prefill is not None:
-                return plan
-        return None
+        """The most frugal plan whose event simulation keeps every SLO."""
+        return next((one.plan for one in self.verified if one.feasible), None)
 
     def run_of(self, plan: Plan) -> Verified | None:
         return next((one for one in self.verified if one.plan is plan), None)
@@ -92,9 +85,9 @@ def _plan(request: PlanRequest, gpu: Gpu) -> GpuPlan:
 
 
 def _verified(planner: Planner, screening: Screening, slos: Sequence[Slo]) -> Iterator[Verified]:
-    """The best plans without a prefill pool, until one holds."""
-    candidates = [plan for plan in screening.front if plan.prefill is None][:MAX_VERIFIED]
-    for plan in candidates:
+    """The best plans until one holds, and at last the best without a prefill pool."""
+    plain = [plan for plan in screening.front if plan.prefill is None]
+    for plan in [*screening.front[:MAX_VERIFIED], *plain[:1]]:
         run = verify(planner, plan, slos)
         yield run
         if run.feasible:

@@ -22,8 +22,8 @@ from .hardware import Gpu
 from .machine import Machine
 from .memory import kv_tokens
 from .models import ModelSpec
+from .pools import Link
 from .steady import QUEUEING, Lengths, Steady, aggregated, decode_only, prefill_only
-from .work import KV_BYTES
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 CLOCKS = (1.0, 0.85, 0.7, 0.55)
@@ -198,18 +198,18 @@ class Planner:
                 match = match_pools(prefill_rate, rate, self.devices)
                 if match is None:
                     continue
-                wait = QUEUEING * prompt_time + self._hand_over(prefill_layout)
+                wait = QUEUEING * prompt_time + self.link.seconds(
+                    self.machine(prefill_layout, prefill_power), self.lengths.prompt
+                )
                 whole = Steady(steady.iteration, steady.longest, steady.rate, steady.watts, wait, steady.clock)
                 decode = Pool(layout, power, match.decode, batch)
                 prefill = Pool(prefill_layout, prefill_power, match.prefill, 1)
                 yield self._plan(decode, prefill, match.flow * self.lengths.output, match.watts, whole)
 
-    def _hand_over(self, layout: ParallelLayout) -> float:
-        """Seconds to move one prompt's cache over the network, all ranks at once; 0 where no network rate is known."""
-        network = self.gpu.get("network_bandwidth")
-        if network is None:
-            return 0.0
-        return self.lengths.prompt * self.spec.kv_bytes_per_token(KV_BYTES) / (network * layout.tp)
+    @property
+    def link(self) -> Link:
+        """How caches travel: over the network between engines, or inside the link domain where no rate is known."""
+        return Link(self.gpu.get("network_bandwidth") or self.gpu.value("link_bandwidth"))
 
     def _prefill_choices(
         self, layouts: Iterable[ParallelLayout]

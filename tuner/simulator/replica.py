@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from energyopt.core.config import EngineConfig
 from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord
 from energyopt.core.units import Seconds
-from engine.kv.coordinator import KvCoordinator
 from engine.request import Request, SamplingParams
 from engine.scheduler import Scheduler
 from engine.step import request_record
 
+from .filled import FilledCache
 from .leap import leap, leapable
 from .machine import Machine
-from .runner import RooflineRunner, VirtualClock
+from .runner import TOKEN, RooflineRunner, VirtualClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class SimRequest:
     """A request to come: when, which tokens, how many wanted.
 
     ``names`` are those of the prompt's first blocks, for a load whose blocks have names already: equal names must mean
-    equal tokens up to there, and the blocks must be as long as the engine's. The others are hashed.
+    equal tokens up to there, and the blocks must be as long as the engine's. The others are hashed. ``filled``: another
+    engine has computed the prompt and the first token, and its cache arrives with the request.
     """
 
     id: str
@@ -33,6 +34,7 @@ class SimRequest:
     output_tokens: int
     session: str | None = None
     names: tuple[bytes, ...] = ()
+    filled: bool = False
 
 
 Keep = Callable[[RequestRecord], None]
@@ -70,8 +72,8 @@ class Replica:
             per_token = machine.spec.kv_bytes_per_token() / machine.layout.devices
             limit = max(1, int(config.kv.memory_bytes / per_token / config.kv.block_tokens))
         self.runner = RooflineRunner(machine, self.clock, block_tokens=config.kv.block_tokens, blocks=limit, name=name)
-        cache = KvCoordinator(self.runner.cache, prefix_caching=config.kv.prefix_caching)
-        self.scheduler = Scheduler(config, cache, max_model_len=config.max_model_len or machine.spec.max_context)
+        self._cache = FilledCache(self.runner.cache, prefix_caching=config.kv.prefix_caching)
+        self.scheduler = Scheduler(config, self._cache, max_model_len=config.max_model_len or machine.spec.max_context)
         self.records: list[RequestRecord] = []
         self.steps: list[StepRecord] = []
         self._keep, self._keeps_steps = keep or self.records.append, keep is None
@@ -119,7 +121,12 @@ class Replica:
             params = SamplingParams(max_tokens=request.output_tokens, temperature=0, ignore_eos=True)
             state = Request(request.id, request.prompt, params, Seconds(arrival), request.session)
             state.block_hashes.extend(request.names)
+            if request.filled:
+                state.output.append(TOKEN.token)
+                state.token_times.append(Seconds(arrival))
+                self._cache.expect(state)
             self.scheduler.add(state)
+            self._full = False
 
     def _leap(self, until: float) -> bool:
         """Take all steps up to the next event at once; False if the next step may be one."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from energyopt.core.config import EngineConfig, KvConfig
@@ -15,7 +16,8 @@ from energyopt.core.units import Seconds
 from ..counting import Window
 from ..window import report
 from .meter import SimulatedMeter
-from .planner import BUDGET, Plan, Planner
+from .planner import BUDGET, Plan, Planner, Pool
+from .pools import PooledEngines
 from .replica import Replica, SimRequest
 from .steady import Lengths
 
@@ -44,8 +46,8 @@ class Verified:
         return self.result.feasible
 
 
-class _ClosedLoop:
-    """As many requests in flight as the plan says, each of its own prompt; the cached share is a common beginning."""
+class _Load:
+    """Requests of the plan's lengths, each of its own prompt; the cached share is a common beginning."""
 
     def __init__(self, lengths: Lengths, seed: int) -> None:
         self._lengths, self._random, self._count = lengths, random.Random(seed), 0
@@ -60,6 +62,13 @@ class _ClosedLoop:
             output = max(1, round(output * self._random.random()))
         return SimRequest(str(self._count), now, (0,) * shared + (self._count,) * fresh, output)
 
+    def arrivals(self, rate: float, until: float) -> Iterator[SimRequest]:
+        """An open loop instead: requests at random instants, ``rate`` a second in the mean."""
+        now = self._random.expovariate(rate)
+        while now < until:
+            yield self.request(now)
+            now += self._random.expovariate(rate)
+
     def follow(self, record: RequestRecord) -> Sequence[SimRequest]:
         return (self.request(float(record.end)),)
 
@@ -68,39 +77,75 @@ class _ClosedLoop:
 
 
 def verify(planner: Planner, plan: Plan, slos: Sequence[Slo], *, seed: int = 0) -> Verified:
-    """Run one engine of a plan without a prefill pool for at least two generations of requests.
-
-    Raises ValueError for a plan with a prefill pool: hand-over is screened only.
-    """
+    """Run a plan for at least two generations of requests: one engine, or the smallest whole share of both pools."""
+    loop = _Load(planner.lengths, seed)
     if plan.prefill is not None:
-        raise ValueError("a plan with a prefill pool cannot be verified by event simulation.")
-    pool, lengths = plan.decode, planner.lengths
-    loop = _ClosedLoop(lengths, seed)
-    config = EngineConfig(
+        return _verify_pools(planner, plan, plan.prefill, slos, loop)
+    pool = plan.decode
+    replica = Replica(planner.machine(pool.layout, pool.power), _engine(planner, pool), on_finish=loop.follow)
+    for _ in range(pool.batch):
+        replica.submit(loop.request(0.0, first=True))
+    window = _window(planner, plan, pool.batch)
+    replica.run(window.end)
+    replica.abort()
+    result = report(window, replica.records, replica.steps, SimulatedMeter([replica.runner]), slos)
+    watts = pool.devices * _per_device(result)
+    return _whole(planner, plan, result, pool.replicas * pool.layout.dp * result.output_rate, watts)
+
+
+def _verify_pools(planner: Planner, plan: Plan, prefill: Pool, slos: Sequence[Slo], loop: _Load) -> Verified:
+    """The smallest whole share of both pools under arrivals at random (Poisson) at the rate they were matched for."""
+    decode = plan.decode
+    share = math.gcd(prefill.replicas, decode.replicas)
+    sides = [
+        (planner.machine(pool.layout, pool.power), _engine(planner, pool), count // share)
+        for pool, count in ((prefill, prefill.replicas), (decode, decode.replicas * decode.layout.dp))
+    ]
+    engines = PooledEngines(sides[0], sides[1], planner.link)
+    flow = plan.rate / planner.lengths.output / share
+    window = _window(planner, plan, flow * _life(planner, plan))
+    records = engines.run(loop.arrivals(flow, window.end), window.end)
+    runners = [[engine.runner for engine in pool] for pool in (engines.prefill, engines.decode)]
+    watts = sum(
+        pool.devices * _mean_watts(SimulatedMeter(own), window)
+        for pool, own in zip((prefill, decode), runners, strict=True)
+    )
+    result = report(window, records, engines.steps(), SimulatedMeter([*runners[0], *runners[1]]), slos)
+    return _whole(planner, plan, result, share * result.output_rate, watts)
+
+
+def _engine(planner: Planner, pool: Pool) -> EngineConfig:
+    """A prefill engine (batch 1) takes whole prompts; another one takes chunks beside its decodes."""
+    budget = max(BUDGET, pool.batch, 2 * planner.lengths.prompt if pool.batch == 1 else 0)
+    return EngineConfig(
         model=planner.spec.name,
         max_num_seqs=pool.batch,
-        max_num_batched_tokens=max(BUDGET, pool.batch),
-        max_num_queued_reqs=max(1024, pool.batch),
+        max_num_batched_tokens=budget,
+        max_num_queued_reqs=1 << 20,
         kv=KvConfig(block_tokens=BLOCK),
         layout=pool.layout,
     )
-    replica = Replica(planner.machine(pool.layout, pool.power), config, on_finish=loop.follow)
-    for _ in range(pool.batch):
-        replica.submit(loop.request(0.0, first=True))
-    life = plan.ttft + plan.tpot * lengths.output
-    generations = max(2.0, MIN_REQUESTS / pool.batch)
-    begin, end = Seconds(1.2 * life), Seconds((1.2 + generations) * life)
-    replica.run(end)
-    replica.abort()
-    meter = SimulatedMeter([replica.runner])
-    result = report(Window(begin, end), replica.records, replica.steps, meter, slos)
-    result = result.model_copy(update={"simulated": True})
-    return _whole(planner, plan, result)
 
 
-def _whole(planner: Planner, plan: Plan, result: RunResult) -> Verified:
-    pool = plan.decode
-    engines = pool.replicas * pool.layout.dp
-    per_device = sum(reading.joules / reading.window for reading in result.readings) / len(result.readings)
-    idle = (plan.devices - pool.devices) * planner.gpu.value("idle")
-    return Verified(plan, result, engines * result.output_rate, pool.devices * per_device + idle)
+def _life(planner: Planner, plan: Plan) -> float:
+    return plan.ttft + plan.tpot * planner.lengths.output
+
+
+def _window(planner: Planner, plan: Plan, underway: float) -> Window:
+    life, generations = _life(planner, plan), max(2.0, MIN_REQUESTS / max(underway, 1.0))
+    return Window(Seconds(1.2 * life), Seconds((1.2 + generations) * life))
+
+
+def _per_device(result: RunResult) -> float:
+    return sum(reading.joules / reading.window for reading in result.readings) / len(result.readings)
+
+
+def _mean_watts(meter: SimulatedMeter, window: Window) -> float:
+    readings = meter.readings(window.start, window.end)
+    return sum(reading.joules / reading.window for reading in readings) / len(readings)
+
+
+def _whole(planner: Planner, plan: Plan, result: RunResult, rate: float, watts: float) -> Verified:
+    used = plan.decode.devices + (plan.prefill.devices if plan.prefill else 0)
+    idle = (plan.devices - used) * planner.gpu.value("idle")
+    return Verified(plan, result.model_copy(update={"simulated": True}), rate, watts + idle)
