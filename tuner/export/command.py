@@ -15,7 +15,8 @@ from energyopt.core.config import Deployment, EngineConfig, PoolConfig
 from energyopt.core.errors import ConfigError
 from energyopt.core.study import Space
 
-from .flags import FLAGS, WITHOUT_FLAG, Flag
+from .flags import FLAGS, TIERS, TIERS_INSTEAD, WITHOUT_FLAG, Flag
+from .tiers import tier_words
 
 _ALWAYS_FOR_VLLM = (
     "engine.max_num_seqs",
@@ -51,8 +52,9 @@ def serve_command(deployment: Deployment, *, tuned: Space | None = None) -> Laun
         value, default = _at(pool, flag.path), _at(defaults, flag.path)
         if not flag.ours:
             _require_default(flag.path, value, default)
-        elif value is not None and (value != default or flag.path in tuned_paths):
+        elif not flag.unset(value) and (value != default or flag.path in tuned_paths):
             words += flag.argv(value)
+    words += tier_words(_at(pool, TIERS))
     return LaunchCommand(_command(("energyopt", "serve"), deployment.decode.engine.model, words))
 
 
@@ -63,12 +65,14 @@ def vllm_command(deployment: Deployment) -> LaunchCommand:
     dropped: list[str] = []
     for flag in FLAGS:
         value, default = _at(pool, flag.path), _at(defaults, flag.path)
-        if value is None or (value == default and flag.path not in _ALWAYS_FOR_VLLM):
+        if flag.unset(value) or (value == default and flag.path not in _ALWAYS_FOR_VLLM):
             continue
         if flag.vllm:
             words += flag.argv(value)
         else:
             dropped.append(_dropped(flag, value))
+    if _at(pool, TIERS):
+        dropped.append(TIERS_INSTEAD)
     argv = _command(("vllm", "serve"), deployment.decode.engine.model, words)
     return LaunchCommand(argv, tuple(dropped))
 

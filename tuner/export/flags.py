@@ -28,7 +28,8 @@ def _clock(value: Value) -> str:
 class Flag:
     """One field. ``path`` is relative to a PoolConfig; ``ours`` and ``vllm`` say who has the flag.
 
-    A switch is written ``--name`` or ``--no-name``. ``instead`` says how to get the effect where vLLM lacks the flag.
+    A switch is written ``--name`` or ``--no-name``. ``none`` is how the flag spells None where None is a choice and not
+    the absence of one. ``instead`` says how to get the effect where vLLM lacks the flag.
     """
 
     path: str
@@ -37,12 +38,21 @@ class Flag:
     vllm: bool = True
     text: Callable[[Value], str] = _plain
     instead: str = ""
+    none: str | None = None
+
+    def unset(self, value: Value) -> bool:
+        """Whether the value leaves the flag out."""
+        return value is None and self.none is None
 
     def argv(self, value: Value) -> list[str]:
+        if value is None and self.none is not None:
+            return [f"--{self.name}", self.none]
         if isinstance(value, bool):
             return [f"--{'' if value else 'no-'}{self.name}"]
         return [f"--{self.name}", self.text(value)]
 
+
+_CONNECTOR = "configure a connector with --kv-transfer-config"
 
 FLAGS = (
     Flag("engine.served_model_name", "served-model-name"),
@@ -58,7 +68,11 @@ FLAGS = (
     Flag("engine.kv.block_tokens", "block-size"),
     Flag("engine.kv.prefix_caching", "enable-prefix-caching"),
     Flag("engine.kv.memory_bytes", "kv-cache-memory-bytes"),
-    Flag("engine.kv.retention_interval", "prefix-cache-retention-interval", ours=False),
+    Flag("engine.kv.retention_interval", "prefix-cache-retention-interval", none="dense"),
+    Flag("engine.kv.match_tokens", "prefix-match-unit"),
+    Flag("engine.kv.tier_eviction", "kv-tier-eviction", vllm=False, instead=_CONNECTOR),
+    Flag("engine.kv.tier_admit_after", "kv-tier-admit-after", vllm=False, instead=_CONNECTOR),
+    Flag("engine.kv.tier_load", "kv-tier-load", vllm=False, instead=_CONNECTOR),
     Flag("engine.layout.tp", "tensor-parallel-size", ours=False),
     Flag("engine.layout.pp", "pipeline-parallel-size", ours=False),
     Flag("engine.layout.dp", "data-parallel-size", ours=False),
@@ -67,5 +81,8 @@ FLAGS = (
     Flag("power.sm_clock", "sm-clock", vllm=False, text=_clock, instead="lock it with nvidia-smi -lgc"),
 )
 
-WITHOUT_FLAG = ("engine.layout.ep", "engine.kv.tiers", "replicas")
+TIERS = "engine.kv.tiers"
+"""Several flags a tier: see ``tiers``."""
+TIERS_INSTEAD = f"The KV tiers have no counterpart in vLLM: {_CONNECTOR}."
+WITHOUT_FLAG = ("engine.layout.ep", "replicas")
 """Fields that no flag carries: a command exists only while they are at their defaults."""

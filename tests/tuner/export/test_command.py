@@ -66,7 +66,6 @@ def test_vllm_gets_its_own_names_and_hears_what_it_lacks() -> None:
     ("deployment", "message"),
     [
         (deploy(layout={"tp": 2}), r"engine\.layout\.tp = 2"),
-        (deploy(kv={"tiers": [{"kind": "host", "bytes_per_host": 5}]}), r"engine\.kv\.tiers"),
         (Deployment(decode=PoolConfig(engine=EngineConfig(model="toy"), replicas=2)), "replicas = 2"),
         (
             Deployment(decode=(pool := PoolConfig(engine=EngineConfig(model="toy"))), prefill=pool),
@@ -89,7 +88,35 @@ def test_hostile_names_are_quoted_and_no_option() -> None:
 
 def test_every_field_of_a_pool_has_a_flag_or_is_known_to_have_none() -> None:
     fields = {path.removeprefix("decode.") for path in knob_paths() if path.startswith("decode.")}
-    assert fields - {"engine.model"} == {flag.path for flag in FLAGS} | set(WITHOUT_FLAG) - {"engine.kv.tiers"}
+    assert fields - {"engine.model"} == {flag.path for flag in FLAGS} | set(WITHOUT_FLAG)
+
+
+def test_tiers_are_written_with_exact_sizes_and_their_places() -> None:
+    tiers = [
+        {"kind": "host", "bytes_per_rank": 3 * 2**29},
+        {"kind": "disk", "bytes_per_host": 5, "path": "/cache"},
+        {"kind": "shared", "bytes_per_host": 2**31, "path": "mooncake://h:50051"},
+    ]
+    words = serve_command(deploy(kv={"tiers": tiers, "tier_load": "cheaper"})).argv[3:]
+    told = dict(zip(words[::2], words[1::2], strict=True))
+    assert told.pop("--kv-tier-load") == "cheaper"
+    assert float(told.pop("--kv-disk-gib-per-host")) * 2**30 == 5
+    assert told == {
+        "--kv-host-gib-per-rank": "1.5",
+        "--kv-disk-path": "/cache",
+        "--kv-shared-gib-per-host": "2.0",
+        "--kv-shared-url": "mooncake://h:50051",
+    }
+    assert any("KV tiers have no counterpart" in note for note in vllm_command(deploy(kv={"tiers": tiers})).dropped)
+
+
+def test_none_is_written_where_it_is_a_choice() -> None:
+    """A study from before the default changed keeps every state; its command must say so."""
+    assert serve_command(deploy(kv={"retention_interval": None})).argv[3:] == (
+        "--prefix-cache-retention-interval",
+        "dense",
+    )
+    assert serve_command(deploy()).argv == ("energyopt", "serve", "toy")
 
 
 def parse(argv: tuple[str, ...]) -> dict[str, str | bool]:
