@@ -29,6 +29,11 @@ def agent(
     estimate_cpu: Annotated[
         bool, typer.Option("--estimate-cpu", help="Estimate CPU energy from utilisation where it is not measured.")
     ] = False,
+    db: Annotated[
+        str | None, typer.Option("--db", help="Keep energy there: a path or URL; else it is only shown.")
+    ] = None,
+    keep_seconds: Annotated[str, typer.Option(help="How long rows of seconds are kept.")] = "168h",
+    keep_minutes: Annotated[str, typer.Option(help="How long rows of minutes are kept.")] = "9600h",
     root: Annotated[Path, typer.Option(help="Where the host's /sys, /proc and /dev are mounted.")] = Path("/"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document once it serves.")] = False,
 ) -> None:
@@ -40,6 +45,9 @@ def agent(
         "dcgm": dcgm_compat,
         "estimate": estimate_cpu,
         "root": root,
+        "db": db,
+        "keep_seconds": parse_seconds(keep_seconds),
+        "keep_minutes": parse_seconds(keep_minutes),
     }
     request = parse_config(AgentRequest, asked)
     console, stop = message_console(), Event()

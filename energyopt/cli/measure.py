@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from energyopt.compose.command import CommandError
+from energyopt.compose.kept_run import Keep
 from energyopt.compose.measure import Measured, Progress, measure_command
 from energyopt.core.errors import ConfigError
 from energyopt.core.units import format_duration, format_si
@@ -29,6 +31,8 @@ def measure(
     grid_intensity: Grid = None,
     electricity_price: Price = None,
     currency: Currency = "USD",
+    db: Annotated[str | None, typer.Option("--db", help="Keep every piece of the energy there: a path or URL.")] = None,
+    run: Annotated[str | None, typer.Option(help="Name of the run in the database; default: a new one.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the JSON document there, apart from the command's.")
     ] = None,
@@ -43,11 +47,17 @@ def measure(
     console = message_console()
     line = _Line(console) if (console.is_terminal if progress is None else progress) else None
     config = footprint_config(pue, grid_intensity, electricity_price, currency)
+    if run is not None and db is None:
+        raise ConfigError("--run names a run in a database: give --db too.")
     if output is not None and not output.absolute().parent.is_dir():
         raise ConfigError(f"The folder of --output {output} does not exist.")
     try:
         measured = measure_command(
-            command, meter_kind=meter, footprint=config, on_tick=line.show if line else lambda progress: None
+            command,
+            meter_kind=meter,
+            footprint=config,
+            on_tick=line.show if line else lambda progress: None,
+            keep=None if db is None else Keep(db, run or f"measure-{secrets.token_hex(4)}"),
         )
     except CommandError as error:
         print_error(error)

@@ -10,9 +10,11 @@ from threading import Event
 from prometheus_client import make_wsgi_app
 from pydantic import Field
 
-from energyopt.core.clock import MonotonicClock
+from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import Config
 from energyopt.core.units import Seconds
+from energyopt.store.energy_store import open_energy_writer
+from energyopt.store.energy_writer import Retention
 from telemetry.agent import PERIOD, Agent
 from telemetry.agent_server import AgentServer, App, text_page
 from telemetry.dcgm import dcgm_page
@@ -24,7 +26,7 @@ PORT = 9401
 
 
 class AgentRequest(Config):
-    """What ``energyopt agent`` was asked."""
+    """What ``energyopt agent`` was asked. ``db`` is where energy is kept, by seconds and by minutes, for so long."""
 
     host: str = "127.0.0.1"
     port: int = Field(PORT, ge=0, le=65535)
@@ -32,6 +34,9 @@ class AgentRequest(Config):
     dcgm: bool = False
     estimate: bool = False
     root: Path = Path("/")
+    db: str | None = None
+    keep_seconds: Seconds = Field(Seconds(7 * 86_400.0), ge=60)
+    keep_minutes: Seconds = Field(Seconds(400 * 86_400.0), ge=3600)
 
 
 class AgentState(Config):
@@ -53,13 +58,17 @@ def run_agent(
 ) -> None:
     """Sample and serve until ``stop`` is set; then hand over what is settled and let go of every driver.
 
-    Raises ConfigError if it cannot listen: the port is taken before a driver is opened.
+    Raises ConfigError if it cannot listen, StoreError if the database cannot be used: before a driver is opened.
     """
     clock = MonotonicClock()
     scan = HostScan(clock, root=request.root, estimate=request.estimate)
-    agent = Agent(scan, clock, sink, period=request.period, notify=notify)
+    agent = Agent(scan, clock, sink or _writer(request, clock, notify), period=request.period, notify=notify)
     pages = _pages(agent, request.dcgm)
-    server = AgentServer(request.host, request.port, pages)
+    try:
+        server = AgentServer(request.host, request.port, pages)
+    except BaseException:
+        agent.stop()
+        raise
     try:
         agent.start()
         server.start()
@@ -71,6 +80,15 @@ def run_agent(
     finally:
         server.stop()
         agent.stop()
+
+
+def _writer(request: AgentRequest, clock: Clock, notify: Callable[[str], None]) -> EnergySink | None:
+    if request.db is None:
+        return None
+    kept = Retention(seconds=round(request.keep_seconds), minutes=round(request.keep_minutes))
+    writer = open_energy_writer(request.db, socket.gethostname(), clock=clock, retention=kept)
+    notify(f"energy is kept in {writer.name}")
+    return writer
 
 
 def _pages(agent: Agent, dcgm: bool) -> dict[str, App]:

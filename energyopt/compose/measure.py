@@ -19,6 +19,7 @@ from telemetry.meter import Meter
 from .command import Ended, held_signals, run_command
 from .footprint import footprint_rates
 from .host_meter import await_sensors, host_meter
+from .kept_run import Keep, kept_run
 
 
 class Progress(NamedTuple):
@@ -71,20 +72,29 @@ def measure_command(
     environment: Mapping[str, str] = os.environ,
     on_tick: Callable[[Progress], None] = lambda progress: None,
     open_meter: Callable[[str, Clock], Meter] = host_meter,
+    keep: Keep | None = None,
 ) -> Measured:
-    """Run ``command`` and measure the machine meanwhile. Raises CommandError, ConfigError, SensorUnavailableError."""
+    """Run ``command`` and measure the machine meanwhile; ``keep`` says where every piece of its energy is stored.
+
+    Raises CommandError, ConfigError, SensorUnavailableError, StoreError.
+    """
     clock = MonotonicClock()
-    with held_signals(), open_meter(meter_kind, clock) as meter:
+    with held_signals(), kept_run(keep, clock) as run, open_meter(meter_kind, clock) as meter:
         rates = footprint_rates(footprint, [channel.curve.sensor.scope for channel in meter.channels])
         await_sensors(meter, clock)
         begun = [_total(meter)]
         started = clock.utc()
-        ended = run_command(
-            command, environment, clock, on_tick=lambda seconds: on_tick(_progress(meter, seconds, begun))
-        )
+
+        def tick(ran: Seconds) -> None:
+            run.hand_over(meter)
+            on_tick(_progress(meter, ran, begun))
+
+        ended = run_command(command, environment, clock, on_tick=tick)
+        run.end()
         readings, reasons = _readings(meter, ended.start, ended.end)
         total = total_energy(readings) if readings and len(readings) == len(meter.channels) else None
         found = None if rates is None or total is None else rates.of(total, started, clock.utc())
+        run.hand_over(meter, last=True)
         return Measured(tuple(command), started, ended, readings, total, reasons, found)
 
 

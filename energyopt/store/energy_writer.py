@@ -80,7 +80,8 @@ class SqlEnergyWriter:
         flush_every: float = FLUSH_EVERY,
     ) -> None:
         self._engine = engine.execution_options(sqlite_begin="IMMEDIATE")
-        self._clock, self._name, self._host = clock, name, host
+        self._clock, self._host = clock, host
+        self.name = name
         self._retention, self._max_queue, self._flush_every = retention, max_queue, flush_every
         self._queue: deque[Sequence[Piece]] = deque()
         self._queued = self._most = self._accepted = self._lost = 0
@@ -104,7 +105,7 @@ class SqlEnergyWriter:
             if self._closing or self._queued + len(chunks) > self._max_queue:
                 self._lost += len(chunks)
                 why = "is closed" if self._closing else f"is behind by {self._queued} pieces, the most it may be"
-                raise StoreError(f"{len(chunks)} pieces of energy were lost: the writer to {self._name} {why}.")
+                raise StoreError(f"{len(chunks)} pieces of energy were lost: the writer to {self.name} {why}.")
             self._queue.append(tuple(chunks))
             self._queued += len(chunks)
             self._accepted += len(chunks)
@@ -145,7 +146,7 @@ class SqlEnergyWriter:
         self._thread.join(timeout)
         self._engine.dispose()
         if self._thread.is_alive() or self._failure is not None:
-            raise StoreError(f"Energy could not be written to {self._name}: {self._failure or 'it does not answer'}.")
+            raise StoreError(f"Energy could not be written to {self.name}: {self._failure or 'it does not answer'}.")
 
     def _run(self) -> None:
         pause = self._flush_every
@@ -224,7 +225,7 @@ class SqlEnergyWriter:
                 yield connection
         except SQLAlchemyError as error:
             self._ids.clear()  # an id may have been rolled back with the rest
-            raise refusal(error, self._name) from error
+            raise refusal(error, self.name) from error
 
 
 def _sensor_id(connection: Connection, host: str, where: Place) -> int:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from energyopt.compose.kept_run import Keep
 from energyopt.compose.measure import Measured, Progress, measure_command
 from energyopt.core.clock import Clock
 from energyopt.core.errors import ConfigError, SensorUnavailableError
 from energyopt.core.footprint import FootprintConfig
 from energyopt.core.results import Scope, Source
+from energyopt.store.energy_store import open_energy_history
 from telemetry.fake import FakeSource
 from telemetry.meter import Meter
 from telemetry.ports import Sample, SensorId
@@ -96,6 +100,19 @@ def test_progress_of_a_running_command() -> None:
     assert seen[-1].watts == 300.0
     assert seen[-1].joules == pytest.approx(600.0, rel=0.2)
     assert found.ended.exit_code == 0
+
+
+def test_every_piece_of_a_run_is_kept(tmp_path: Path) -> None:
+    keep = Keep(str(tmp_path / "energy.db"), "my run")
+    found = measured({}, keep=keep, command=("sleep", "2.2"))
+    (reading,) = found.readings
+    history = open_energy_history(keep.db)
+    pieces = history.pieces("my run", "GPU-fake", "gpu")
+    assert sum(piece.joules for piece in pieces) == pytest.approx(reading.joules, rel=0.5)
+    assert all(piece.joules / piece.seconds == pytest.approx(300.0, rel=0.01) for piece in pieces)
+    points = history.energy(found.started - timedelta(minutes=2), found.started + timedelta(minutes=2), resolution=1)
+    assert sum(point.joules for point in points) >= reading.joules - reading.error
+    assert {point.device for point in points} == {"GPU-fake"}
 
 
 def test_the_document_is_json_in_base_units() -> None:
