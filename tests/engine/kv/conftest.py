@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -13,15 +14,22 @@ from pathlib import Path
 import pytest
 
 from energyopt.core.clock import Clock, MonotonicClock
+from energyopt.core.config import EngineConfig
+from energyopt.core.records import RequestRecord
+from engine.front import EngineFront
 from engine.kv.block_store import BlockStore
 from engine.kv.breaker import Breaker
 from engine.kv.buffers import Staging
 from engine.kv.chooser import Chooser, LoadAlways
 from engine.kv.host import HostTier
-from engine.kv.ports import LoadRecord, TierEvents, Transfer
+from engine.kv.ports import LoadRecord, TierCounts, TierEvents, Transfer
 from engine.kv.sightings import Sightings
 from engine.kv.store_tier import StoreTier
 from engine.kv.tiers import Tiers
+from engine.models import load_model
+from engine.offload import tiers_for
+from engine.request import SamplingParams
+from engine.runner import TorchRunner
 
 BLOCK_BYTES = 64
 
@@ -234,3 +242,76 @@ def make_tiers() -> Iterator[Callable[..., TierRig]]:
             held = {*rig.host._filling.values(), *rig.host._doomed}
             assert not held, "a slot is still held"
         assert rig.staging.num_free == rig.staging.capacity, "a staging buffer is still held"
+
+
+GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+
+
+class WholeEngine:
+    """An engine with a real model and tiers, asked from a plain test."""
+
+    def __init__(self, model: str, *tiers: dict[str, object], max_num_seqs: int = 64, **kv: object) -> None:
+        config = EngineConfig.model_validate(
+            {
+                "model": model,
+                "device": "cpu",
+                "dtype": "float32",
+                "threads": 1,
+                "max_num_seqs": max_num_seqs,
+                "kv": {"memory_bytes": 1 << 28, "tiers": tiers, **kv},
+            }
+        )
+        clock, loaded = MonotonicClock(), load_model(config)
+        runner = TorchRunner(loaded, config, clock)
+        self.tiers: Tiers | None = tiers_for(config, loaded, runner, clock)
+        self.tokenizer = loaded.tokenizer
+        self.records: list[RequestRecord] = []
+        self.front = EngineFront(
+            config,
+            runner,
+            loaded.tokenizer,
+            max_model_len=loaded.max_model_len,
+            clock=clock,
+            tiers=self.tiers,
+            on_request=self.records.append,
+        )
+        self._asked = 0
+
+    def ask(self, prompt: Sequence[int]) -> str:
+        return asyncio.run(self.generate(prompt))
+
+    async def generate(self, prompt: Sequence[int], params: SamplingParams = GREEDY) -> str:
+        self._asked += 1
+        outputs = self.front.generate(prompt, params, request_id=f"r{self._asked}")
+        return "".join([output.text async for output in outputs])
+
+    def reset(self, *tiers: str) -> None:
+        """Forget what these tiers have, and wait until they do."""
+        for tier in tiers:
+            asyncio.run(self.front.reset_prefix_cache(tier))
+        self.settle()
+
+    def settle(self) -> None:
+        """Until every tier has what waits; the step loop offers blocks a moment after the last token."""
+        quiet = 0
+        while self.tiers is not None and quiet < 3:
+            quiet = 0 if self.tiers.busy else quiet + 1
+            time.sleep(0.01)
+
+    def count(self, tier: str) -> TierCounts:
+        (found,) = (count for count in self.front.stats().tiers if count.tier == tier)
+        return found
+
+
+@pytest.fixture
+def whole_engine() -> Iterator[Callable[..., WholeEngine]]:
+    """Starts engines that end with the test."""
+    started: list[WholeEngine] = []
+
+    def start(model: str, *tiers: dict[str, object], **options: object) -> WholeEngine:
+        started.append(WholeEngine(model, *tiers, **options))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for engine in started:
+        engine.front.close()
