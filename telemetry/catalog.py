@@ -145,6 +145,14 @@ VLLM_PROMPT = _vllm("prompt_tokens_total", "counter", "Prompt tokens of admitted
 VLLM_OUTPUT = _vllm("generation_tokens_total", "counter", "Output tokens.")
 VLLM_CACHED = _vllm("prompt_tokens_cached_total", "counter", "Prompt tokens taken from a cache.")
 VLLM_SOURCE = _vllm("prompt_tokens_by_source_total", "counter", "Prompt tokens by where their KV came from.", "source")
+VLLM_QUERIES = _vllm(
+    "prefix_cache_queries_total", "counter", "Prompt tokens that were looked up in this engine's cache."
+)
+VLLM_HITS = _vllm("prefix_cache_hits_total", "counter", "Prompt tokens that this engine's own cache held.")
+VLLM_EXTERNAL_QUERIES = _vllm(
+    "external_prefix_cache_queries_total", "counter", "Prompt tokens that were looked up in the shared pool."
+)
+VLLM_EXTERNAL_HITS = _vllm("external_prefix_cache_hits_total", "counter", "Prompt tokens that the shared pool held.")
 VLLM_PREEMPTIONS = _vllm("num_preemptions_total", "counter", "Requests put back to make room.")
 VLLM_SUCCESS = _vllm("request_success_total", "counter", "Requests that ended well.", "finished_reason")
 VLLM_TTFT = _vllm("time_to_first_token_seconds", "histogram", "Arrival to first token.", buckets=LATENCY)
@@ -186,6 +194,10 @@ CATALOG: tuple[Metric, ...] = (
     VLLM_OUTPUT,
     VLLM_CACHED,
     VLLM_SOURCE,
+    VLLM_QUERIES,
+    VLLM_HITS,
+    VLLM_EXTERNAL_QUERIES,
+    VLLM_EXTERNAL_HITS,
     VLLM_PREEMPTIONS,
     VLLM_SUCCESS,
     VLLM_TTFT,

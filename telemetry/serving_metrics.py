@@ -145,11 +145,19 @@ class StatsCollector(Collector):
         yield family(catalog.VLLM_SOURCE, named)
         cached = sum(count for source, count in sources.items() if source != COMPUTED)
         yield family(catalog.VLLM_CACHED, {(model, ENGINE): cached})
+        own = cached - sources.get(SHARED, 0)
+        yield family(catalog.VLLM_QUERIES, {(model, ENGINE): stats.prompt_tokens})
+        yield family(catalog.VLLM_HITS, {(model, ENGINE): own})
+        if SHARED in sources:
+            yield family(catalog.VLLM_EXTERNAL_QUERIES, {(model, ENGINE): stats.prompt_tokens - own})
+            yield family(catalog.VLLM_EXTERNAL_HITS, {(model, ENGINE): sources[SHARED]})
 
 
 COMPUTED = "local_compute"
 """The engine's name for prompt tokens that no cache held; its other names are cache tiers."""
-_VLLM_SOURCES = {COMPUTED: "local_compute", "shared": "external_kv_transfer"}
+SHARED = "shared"
+"""The tier that other engines fill too."""
+_VLLM_SOURCES = {COMPUTED: "local_compute", SHARED: "external_kv_transfer"}
 _VLLM_HISTOGRAMS = (
     catalog.VLLM_TTFT,
     catalog.VLLM_ITL,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 
 import httpx
@@ -20,53 +19,45 @@ _PLAIN = {
 
 def parse_sources(text: str) -> dict[str, float]:
     """Prompt tokens by source. The page's table by source is taken if it has one, else the hit counters."""
-    found: dict[str, float] = {}
+    tables: dict[str, dict[str, float]] = {name: {} for name in _BY_SOURCE}
     plain: dict[str, float] = {}
-    names = set[str]()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.name in _BY_SOURCE and (not names or sample.name in names):
-                names.add(sample.name)
-                source = sample.labels.get("source", "")
-                found[source] = found.get(source, 0.0) + float(sample.value)
+            if sample.name in tables:
+                table, source = tables[sample.name], sample.labels.get("source", "")
+                table[source] = table.get(source, 0.0) + float(sample.value)
             elif sample.name in _PLAIN:
                 name = _PLAIN[sample.name]
                 plain[name] = plain.get(name, 0.0) + float(sample.value)
-    return found or plain
+    return next((table for table in tables.values() if table), plain)
 
 
 class SourceCounters:
-    """Reads the page at ``url`` when told to, on threads of its own; a page that is absent gives None."""
+    """Reads the page at ``url`` when told to; a page that is absent gives None."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._snaps: list[dict[str, float] | None] = []
-        self._threads: list[threading.Thread] = []
 
     def snap(self) -> None:
-        """Read the page now, without waiting for it."""
-        place = len(self._snaps)
-        self._snaps.append(None)
-        thread = threading.Thread(target=self._read, args=(place,), name="counters", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        """Read the page now. Blocks; never raises."""
+        self._snaps.append(self._read())
 
     def risen(self) -> Mapping[str, float] | None:
         """What rose between the first and the last reading; None if either failed or a counter began anew."""
-        for thread in self._threads:
-            thread.join(10.0)
         if len(self._snaps) < 2:
             return None
         first, last = self._snaps[0], self._snaps[-1]
-        if not first or not last or any(last.get(name, 0.0) < value for name, value in first.items()):
+        if first is None or not last or any(last.get(name, 0.0) < value for name, value in first.items()):
             return None
         return {name: value - first.get(name, 0.0) for name, value in last.items()}
 
-    def _read(self, place: int) -> None:
+    def _read(self) -> dict[str, float] | None:
         try:
             with httpx.Client(timeout=5.0) as client:
                 response = client.get(self._url)
             if response.status_code == 200 and len(response.content) <= MAX_PAGE_BYTES:
-                self._snaps[place] = parse_sources(response.text)
+                return parse_sources(response.text)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError):
-            return  # no page, or none of ours: the place stays None, which ``risen`` says
+            return None  # no page, or none of ours, which ``risen`` says
+        return None

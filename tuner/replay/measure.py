@@ -55,13 +55,15 @@ async def replay(
     progress: ProgressSink,
     at_edge: Callable[[], None] = lambda: None,
 ) -> Recording:
-    """Run the load. ``at_edge`` is called at both edges of the window.
+    """Run the load. ``at_edge`` is called on a thread at both edges of the window and may block.
 
     Raises EngineDeadError, and EngineError if nothing was answered or the time is over.
     """
     meter = LagMeter(clock)
     clock.now()
     watching = asyncio.create_task(meter.run())
+    if plan.window is None:
+        await asyncio.to_thread(at_edge)
     running = asyncio.create_task(load.run(stage))
     try:
         async with asyncio.timeout(plan.timeout):
@@ -90,9 +92,8 @@ async def _window(
     """Warm up and let the window pass. The warm-up lasts until a request has ended, if that takes longer."""
     begun = clock.now()
     if plan.window is None:
-        at_edge()
         await _pass_time("measuring", plan.timeout, running, progress)
-        at_edge()
+        await asyncio.to_thread(at_edge)
         ends = [reply.record.end for reply in stage.dispatcher.replies]
         if not ends:
             raise EngineError("The workload ended without a single request.")
@@ -100,11 +101,11 @@ async def _window(
     await _pass_time("warming", plan.warmup, running, progress)
     while not stage.dispatcher.replies and not running.done() and clock.now() - begun < plan.timeout:
         await _pass_time("warming", _TICK, running, lambda more: None)
+    await asyncio.to_thread(at_edge)
     start = clock.now()
-    at_edge()
     await _pass_time("measuring", plan.window, running, progress)
     window = Window(start, clock.now())
-    at_edge()
+    await asyncio.to_thread(at_edge)
     return window
 
 
