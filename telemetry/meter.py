@@ -63,8 +63,10 @@ class Meter:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What was found, what could not be measured and why; the last failure of a window included."""
-        return (*self._found, *self._missing.values())
+        """What was found, what could not be measured and why, how steps are divided; the last failure included."""
+        fit = self.ledger.weigh.report() if self.channels else None
+        divided = (fit.sentence,) if fit is not None and fit.steps else ()
+        return (*self._found, *divided, *self._missing.values())
 
     def start(self) -> None:
         """Begin to sample; the first samples are taken before it returns."""

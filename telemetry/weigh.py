@@ -46,6 +46,16 @@ class FitReport:
     error: float | None
     seconds: dict[str, float]
 
+    @property
+    def sentence(self) -> str:
+        """For reports: by which rule a step is divided now, and how good the fit is."""
+        error = "unknown" if self.error is None else f"{self.error:.0%}"
+        learned = f"{self.steps:,} steps, {self.prefill_steps:,} of them with prefill, error {error}"
+        if self.trusted:
+            return f"Energy within a step is divided by a cost model fitted to the steps ({learned})."
+        rule = "tokens and context; the fitted cost model is not used yet"
+        return f"Energy within a step is divided by {rule} ({learned})."
+
 
 class Weigh(Protocol):
     """Weights of the shares of a step, in any unit. Thread-safe: an account may weigh while steps are observed."""

@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
+from energyopt.core.clock import FakeClock
 from energyopt.core.records import Phase, StepRecord, StepShare
 from energyopt.core.results import Scope, Source
 from energyopt.core.units import Joules, Seconds
 from telemetry.attribute import attribute
 from telemetry.cost_model import TERMS, CostModel, FittedWeight, features, fitted_parts, solve
 from telemetry.curve import EnergyCurve
+from telemetry.fake import FakeSource
+from telemetry.meter import Meter
 from telemetry.ports import Sample, SensorId
 from telemetry.weigh import COMPUTED, ComputeWeight
 
@@ -73,6 +76,20 @@ def test_finds_them_through_noise_and_states_its_error() -> None:
         assert report.seconds[term] == pytest.approx(TRUE[term], rel=0.12), term
     assert report.steps == 1500
     assert 0 < report.prefill_steps < 500
+
+
+def test_reports_say_the_rule_and_its_error() -> None:
+    clock = FakeClock()
+    meter = Meter([FakeSource(clock)], clock, ("found",), weigh=FittedWeight())
+    assert list(meter.reasons) == ["found"]
+    plan = list(steps(batches(600), noise=0.1))
+    meter.record(plan[0])
+    assert "tokens and context; the fitted cost model is not used yet (1 steps" in meter.reasons[1]
+    for step in plan:
+        meter.record(step)
+    assert meter.reasons[1].startswith("Energy within a step is divided by a cost model fitted to the steps (601 steps")
+    assert "error 8%" in meter.reasons[1] or "error 9%" in meter.reasons[1]
+    assert Meter((), clock, weigh=FittedWeight()).reasons == ()
 
 
 def test_divides_a_mixed_step_as_it_was_spent() -> None:
