@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from energyopt.core.errors import RequestError
+from energyopt.core.errors import PromptTooLongError, RequestError
 from engine.request import SamplingParams
 
 from .errors import UnknownModelError
@@ -61,6 +61,18 @@ def session_of(body: GenerationBody, headers: Mapping[str, str]) -> str | None:
     if body.session_id:
         return body.session_id
     return next((headers[name][:256] for name in SESSION_HEADERS if headers.get(name)), None)
+
+
+def encoded(services: Services, text: str) -> list[int]:
+    """Tokens of a prompt. Raises PromptTooLongError for one that cannot fit, before seconds go into tokenizing it."""
+    least = services.tokenizer.at_least(text)
+    if least > services.max_model_len:
+        raise PromptTooLongError(
+            f"The prompt has {len(text)} characters, which are at least {least} tokens: the context holds "
+            f"{services.max_model_len}.",
+            param="prompt",
+        )
+    return services.tokenizer.encode(text)
 
 
 async def tokenized(raw_bytes: int, encode: Callable[[], list[list[int]]]) -> list[list[int]]:

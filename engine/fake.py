@@ -134,6 +134,9 @@ class FakeTokenizer:
     def vocab_size(self) -> int:
         return 256 + len(self._specials)
 
+    def at_least(self, text: str) -> int:
+        return len(text) // max((1, *map(len, self._specials)))
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         if not special:
             return list(text.encode())

@@ -6,8 +6,10 @@ pre-tokenizers by name).
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -43,6 +45,10 @@ class BpeTokenizer:
         self._special = special_ids
         self.eos_ids = eos_ids
         self.vocab_size: int = tokenizer.get_vocab_size()
+        self._bound = _ByteBound.of(tokenizer)
+
+    def at_least(self, text: str) -> int:
+        return 0 if self._bound is None else self._bound(text)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         tokenizer = self._tokenizer if special else self._plain
@@ -101,6 +107,41 @@ def from_directory(directory: Path) -> BpeTokenizer:
     ends.update(i for i in map(tokenizer.token_to_id, _END_NAMES) if i is not None)
     special = frozenset(i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special)
     return BpeTokenizer(tokenizer, frozenset(ends), special)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByteBound:
+    """Counts the bytes that must stand in some token, and divides by the most that one token holds.
+
+    ``lost`` are the bytes that the vocabulary lacks: BPE without an unknown token drops them silently.
+    """
+
+    longest: int
+    lost: bytes
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> _ByteBound | None:
+        """For byte-level BPE without normalizer and without markers that swallow white space; None for others."""
+        told = json.loads(tokenizer.to_str())
+        splits = told["pre_tokenizer"] or {}
+        kinds = {part.get("type") for part in (splits, *splits.get("pretokenizers", ()))}
+        swallows = any(marker["lstrip"] or marker["rstrip"] for marker in told["added_tokens"])
+        if "ByteLevel" not in kinds or told["normalizer"] or told["truncation"] or swallows:
+            return None
+        vocabulary = tokenizer.get_vocab()
+        markers = [marker.content for marker in tokenizer.get_added_tokens_decoder().values()]
+        longest = max(*map(len, vocabulary), *(len(marker.encode()) for marker in markers), 1)
+        return cls(longest, bytes(byte for byte, sign in enumerate(_byte_signs()) if sign not in vocabulary))
+
+    def __call__(self, text: str) -> int:
+        return -(-len(text.encode(errors="replace").translate(None, self.lost)) // self.longest)
+
+
+def _byte_signs() -> list[str]:
+    """What stands for each byte in a byte-level vocabulary: itself where it prints, else a character above 255."""
+    prints = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = itertools.count(256)
+    return [chr(byte if byte in prints else next(others)) for byte in range(256)]
 
 
 def _add_markers(tokenizer: Tokenizer, tokens: Sequence[str], types: object) -> frozenset[int]:

@@ -21,6 +21,12 @@ def check_request(
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high
         raise RequestError(f"Token id {wrong} is not in the vocabulary: ids are 0 to {vocab_size - 1}.", param="prompt")
+    outside = [token for token in params.stop_token_ids if not 0 <= token < vocab_size]
+    if outside:
+        raise RequestError(
+            f"stop_token_ids holds {str(outside[0])[:40]}: ids in the vocabulary are 0 to {vocab_size - 1}.",
+            param="stop_token_ids",
+        )
     if "" in params.stop:
         raise RequestError("A stop string is empty: each must have at least 1 character.", param="stop")
     check_length(len(prompt), params.max_tokens, max_model_len)

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..call import plan, served_model, tokenized
+from ..call import encoded, plan, served_model, tokenized
 from ..deps import ServicesDep
 from ..schemas import parse_body
 from ..schemas_chat import ChatBody
@@ -30,7 +30,7 @@ async def chat_completions(request: Request, services: ServicesDep) -> Response:
 
     def encode() -> list[list[int]]:
         text = services.chat.render(messages, tools=tools, add_generation_prompt=prompted, **extra)
-        return [services.tokenizer.encode(text)]
+        return [encoded(services, text)]
 
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
 

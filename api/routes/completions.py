@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from energyopt.core.errors import RequestError
 
-from ..call import plan, served_model, tokenized
+from ..call import encoded, plan, served_model, tokenized
 from ..deps import ServicesDep
 from ..errors import UnsupportedFieldError
 from ..schemas import parse_body
@@ -56,7 +56,7 @@ async def completions(request: Request, services: ServicesDep) -> Response:
 
 def _token_ids(services: Services, prompt: Prompt) -> list[int]:
     if isinstance(prompt, str):
-        return services.tokenizer.encode(prompt)
+        return encoded(services, prompt)
     size = services.tokenizer.vocab_size
     if min(prompt) < 0 or max(prompt) >= size:
         wrong = next(token for token in prompt if not 0 <= token < size)

@@ -33,6 +33,12 @@ def test_errors_have_the_clients_own_classes(served: Any) -> None:
     assert "600" in long.value.message
 
 
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(served: Any) -> None:
+    with served.client() as client, pytest.raises(openai.BadRequestError, match="at least") as caught:
+        client.completions.create(model=MODEL, prompt="x" * 2_000_000)
+    assert caught.value.code == "context_length_exceeded"
+
+
 @pytest.mark.parametrize(
     ("error", "wait"), [(OverloadedError("full", retry_after=1.2), "2"), (EngineDeadError("dead"), "10")]
 )

@@ -48,6 +48,29 @@ def test_any_text_comes_back(smollm: BpeTokenizer, text: str) -> None:
         assert all(0 <= token < smollm.vocab_size for token in ids)
 
 
+@given(text=TEXT | st.text(max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_the_lower_bound_is_one(smollm: BpeTokenizer, text: str) -> None:
+    """Also for bytes that the vocabulary lacks, which vanish."""
+    assert smollm.at_least(text) <= min(len(smollm.encode(text, special=special)) for special in (True, False))
+
+
+def test_the_lower_bound_is_worth_something(smollm: BpeTokenizer) -> None:
+    assert smollm.at_least("word " * 1_000_000) > 10_000
+    assert smollm.at_least("<|im_start|>") == 1
+
+
+def test_nothing_is_said_where_text_may_vanish() -> None:
+    alphabet = {sign: i for i, sign in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    plain = Tokenizer(models.BPE(alphabet, []))
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    assert BpeTokenizer(plain, frozenset(), frozenset()).at_least("abc") == 3
+    plain.add_special_tokens([AddedToken("<mask>", lstrip=True)])
+    assert BpeTokenizer(plain, frozenset(), frozenset()).at_least(" " * 99 + "<mask>") == 0
+    words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    assert BpeTokenizer(words, frozenset(), frozenset()).at_least("b " * 99) == 0
+
+
 def test_markers_are_single_ids_only_when_special(smollm: BpeTokenizer) -> None:
     assert smollm.encode("<|im_start|>") == [1]
     plain = smollm.encode("a<|im_start|>b", special=False)

@@ -27,6 +27,13 @@ CACHE = CacheShape(num_blocks=4, block_tokens=4, bytes_per_block=Bytes(1))
             "A stop string is empty: each must have at least 1 character.",
         ),
         (
+            [1],
+            SamplingParams(stop_token_ids=(3, 10**30)),
+            RequestError,
+            "stop_token_ids",
+            f"stop_token_ids holds {10**30}: ids in the vocabulary are 0 to 9.",
+        ),
+        (
             [1] * 13,
             SamplingParams(max_tokens=1),
             PromptTooLongError,
