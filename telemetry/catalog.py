@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .account_catalog import ACCOUNT
+from .control_catalog import CONTROL
 from .device_catalog import AGENT, DEVICE
 from .metric import PREFIX, Kind, Metric, own
 from .tier_catalog import TIERS
 
-__all__ = ["ACCOUNT", "AGENT", "CATALOG", "CPU", "DEVICE", "GPU", "PREFIX", "Metric", "SensorMetrics"]
+__all__ = ["ACCOUNT", "AGENT", "CATALOG", "CONTROL", "CPU", "DEVICE", "GPU", "PREFIX", "Metric", "SensorMetrics"]
 
 LATENCY = (
     0.001,
@@ -171,6 +172,7 @@ CATALOG: tuple[Metric, ...] = (
     *AGENT.all,
     *ACCOUNT,
     *TIERS,
+    *CONTROL,
     REQUESTS,
     TOKENS,
     PROMPT_SOURCE,

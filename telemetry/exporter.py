@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.records import RequestRecord
@@ -44,6 +45,10 @@ class Exporter:
             utc = (clock or MonotonicClock()).utc
             self._footprint = FootprintCollector(meter.sampler, model, rates, utc)
             self._registry.register(self._footprint)
+
+    def add(self, collector: Collector) -> None:
+        """Publish further families on this page."""
+        self._registry.register(collector)
 
     def observe_request(self, record: RequestRecord) -> None:
         """Count a finished request with the joules its recorded steps took so far; calls no driver."""

@@ -79,7 +79,13 @@ def serve(
     grid_intensity: Grid = None,
     electricity_price: Price = None,
     currency: Currency = "USD",
-    power_cap: Annotated[str | None, typer.Option(help="Cap of each device, such as 300W; put back at exit.")] = None,
+    power_cap: Annotated[
+        str | None,
+        typer.Option(help="Cap of each device, such as 300W; `auto`: as low as --slo allows. Put back at exit."),
+    ] = None,
+    slo: Annotated[
+        list[str] | None, typer.Option("--slo", help="For --power-cap auto, such as ttft:p90<500ms; repeat.")
+    ] = None,
     sm_clock: Annotated[str | None, typer.Option(help="SM clock of each device, such as 1.2GHz; put back.")] = None,
 ) -> None:
     """Serve a model over HTTP (OpenAI's API), with joules in every reply where this machine can tell them."""
@@ -119,12 +125,14 @@ def serve(
         },
     )
     power = PowerConfig(
-        cap=None if power_cap is None else parse_watts(power_cap),
+        cap=None if power_cap in (None, "auto") else parse_watts(power_cap),
         sm_clock=None if sm_clock is None else parse_hertz(sm_clock),
     )
     request = ServeRequest(
         engine=engine,
         power=power,
+        power_auto=power_cap == "auto",
+        slos=tuple(slo or ()),
         host=host,
         port=port,
         api_key=api_key,

@@ -71,6 +71,15 @@ def device_states(devices: Sequence[str]) -> list[DeviceState]:
     return [_told_view(device, found[device]) for device in devices]
 
 
+def capable_limits(devices: Sequence[str]) -> list[DeviceLimits]:
+    """The limits of every device. Raises ControlError with the reason of the first that cannot be capped."""
+    states = device_states(devices)
+    for state in states:
+        if not state.capability.allowed:
+            raise ControlError(state.capability.reason)
+    return [state.limits for state in states if state.limits is not None]
+
+
 def cap_capability(devices: Sequence[str]) -> Capability:
     """Whether every one of ``devices`` can be capped; the reason is that of the first that cannot."""
     answers = [state.capability for state in device_states(devices)]

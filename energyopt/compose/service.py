@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from pydantic import Field
 
@@ -12,17 +13,19 @@ from api.serve import bind, serve
 from api.services import Services
 from energyopt import __version__
 from energyopt.core.config import Config, EngineConfig, PowerConfig
-from energyopt.core.errors import RequestError
+from energyopt.core.errors import ConfigError, RequestError
 from energyopt.core.footprint import FootprintConfig, describe_boundary
-from energyopt.core.records import StepRecord
+from energyopt.core.records import RequestRecord
+from energyopt.core.slo import Slo
 from energyopt.core.units import format_si
 from engine.ports import EngineStats
 from telemetry.exporter import Exporter
 from telemetry.idle import idle_policy
 
 from .footprint import footprint_rates
+from .governed import PowerControl, fixed_power, governed_power
 from .meters import MeterName, device_identities
-from .power import power_controller, put_back_left
+from .power import capable_limits, power_controller, put_back_left
 from .rig import RunningEngine, load_engine
 
 Notify = Callable[[str], None]
@@ -33,6 +36,8 @@ class ServeRequest(Config):
 
     engine: EngineConfig
     power: PowerConfig = PowerConfig()
+    power_auto: bool = False
+    slos: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
@@ -52,9 +57,9 @@ def run_service(request: ServeRequest, notify: Notify) -> None:
         devices = device_identities(request.engine.device)
         for line in put_back_left():
             notify(line)
-        with power_controller(devices).applied(request.power):
+        with _power(request, devices, notify) as control:
             notify(f"loading {request.engine.model} ...")
-            service = _Service(request)
+            service = _Service(request, control)
             try:
                 host, port = listener.getsockname()[:2]
                 for line in service.description():
@@ -63,10 +68,20 @@ def run_service(request: ServeRequest, notify: Notify) -> None:
                     create_app(service.bundle()),
                     listener,
                     abort=service.engine.front.close,
-                    on_ready=lambda: notify(f"serving on http://{host}:{port}/v1 (stop with Ctrl-C)"),
+                    on_ready=lambda: service.ready(f"http://{host}:{port}/v1", notify),
                 )
             finally:
                 service.engine.close()
+
+
+def _power(request: ServeRequest, devices: Sequence[str], notify: Notify) -> AbstractContextManager[PowerControl]:
+    """What was asked of power: nothing, fixed limits, or a governor."""
+    slos, leased = [Slo.parse(text) for text in request.slos], power_controller(devices)
+    if request.power_auto:
+        return governed_power(leased, capable_limits(devices), request.power, slos, notify)
+    if slos:
+        raise ConfigError("--slo is what --power-cap auto keeps; with a fixed cap or none nothing would heed it.")
+    return fixed_power(leased, request.power)
 
 
 class NoChat:
@@ -89,7 +104,8 @@ class NoChat:
 class _Service:
     """The running engine with its metrics page."""
 
-    def __init__(self, request: ServeRequest) -> None:
+    def __init__(self, request: ServeRequest, control: PowerControl) -> None:
+        self._control = control
         idle = idle_policy(request.idle_energy, request.reservations)
         ready = load_engine(request.engine, request.meter, idle=idle, tenants=request.tenants.values())
         self._request = request
@@ -99,13 +115,25 @@ class _Service:
         self._exporter = Exporter(
             ready.meter, ready.loaded.name, lambda: self.engine.front.stats(), rates=self._rates, clock=ready.clock
         )
-        self.engine: RunningEngine = ready.start(_ignore_step, self._exporter.observe_request)
+        if control.collector is not None:
+            self._exporter.add(control.collector)
+        self._clock = ready.clock
+        self.engine: RunningEngine = ready.start(control.on_step, self._on_request)
+
+    def _on_request(self, record: RequestRecord) -> None:
+        self._exporter.observe_request(record)
+        self._control.on_request(record)
+
+    def ready(self, address: str, notify: Notify) -> None:
+        """The service takes requests."""
+        self._control.start()
+        notify(f"serving on {address} (stop with Ctrl-C)")
 
     def bundle(self) -> Services:
         """What the application is handed."""
         loaded, meter = self.engine.loaded, self.engine.meter
         return Services(
-            engine=self.engine.front,
+            engine=self._control.watch(self.engine.front, self._clock),
             tokenizer=loaded.tokenizer,
             chat=loaded.chat or NoChat(loaded.name),
             metrics=self._exporter,
@@ -141,7 +169,3 @@ def describe_prefix_cache(stats: EngineStats) -> str:
     interval = stats.retention_interval
     every = kept.get(interval, f"states and windows are also kept every {interval} tokens")
     return f"prefix cache: hits from {stats.min_hit_tokens} tokens on, in steps of as many; {every}"
-
-
-def _ignore_step(step: StepRecord) -> None:
-    """The meter's ledger takes the steps; nobody else needs them here."""

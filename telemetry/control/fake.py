@@ -1,14 +1,16 @@
-"""A driver that lives in memory."""
+"""A driver and a helper that live in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from energyopt.core.errors import ControlError
 from energyopt.core.units import Hertz, Joules, Watts
 
 from .ports import DeviceLimits, DriverLife
+from .protocol import Acquire, Request
 
 FOUND, LOW, HIGH, DEFAULT = Watts(500.0), Watts(200.0), Watts(700.0), Watts(650.0)
 USED = Joules(1000.0)
@@ -88,3 +90,19 @@ class FakeLimits:
         if device not in self.devices:
             raise ControlError(f"{device} is not a device of this machine.")
         return self.devices[device]
+
+
+class FakeChannel:
+    """A helper that agrees to everything and holds nothing."""
+
+    def __init__(self, foreign: Iterable[str] = ()) -> None:
+        self.calls: list[Request] = []
+        self._foreign = list(foreign)
+
+    def call(self, request: Request) -> Mapping[str, Any]:
+        self.calls.append(request)
+        lifetime = request.lifetime if isinstance(request, Acquire) else 10.0
+        return {"ok": True, "said": [], "lease": {"id": "ab", "remaining": lifetime, "foreign": self._foreign}}
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,7 +48,11 @@ class Actuator:
 
 
 class GovernorLoop:
-    """One decision a turn. ``counts`` is by reason; ``refused`` counts changes that a device or the helper refused."""
+    """One decision a turn, which ``tell`` hears of where it changes something.
+
+    ``counts`` is by reason; ``refused`` counts changes that a device or the helper refused; ``margin`` is the newest
+    that was known.
+    """
 
     def __init__(
         self,
@@ -56,16 +61,18 @@ class GovernorLoop:
         lever: Lever,
         actuator: Actuator,
         clock: Clock,
+        tell: Callable[[str], None] = log.info,
     ) -> None:
         self._governor = governor
         self._window = window
         self._lever = lever
         self._actuator = actuator
         self._clock = clock
+        self._tell = tell
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self.level = actuator.top
-        self.last: Decision | None = None
+        self.margin: float | None = None
         self.counts: Counter[str] = Counter()
         self.refused = 0
 
@@ -78,24 +85,19 @@ class GovernorLoop:
         now = self._clock.now()
         measures, pace = self._window.measures(now), self._window.pace(now)
         decision = self._governor.decide(Situation(now, self.level, measures, pace, self._window.oldest(now)))
-        self.last = decision
+        self.margin = decision.margin if decision.margin is not None else self.margin
         self.counts[decision.reason.value] += 1
+        before, after = self._said(self.level), self._said(decision.level)
         if decision.level == self.level:
-            log.debug("governor: %s stays: %s: %s", self._said(self.level), decision.reason, decision.words)
+            log.debug("governor: %s stays: %s: %s", before, decision.reason, decision.words)
             return decision
-        log.info(
-            "governor: %s to %s: %s: %s",
-            self._said(self.level),
-            self._said(decision.level),
-            decision.reason,
-            decision.words,
-        )
+        self._tell(f"governor: {before} to {after}: {decision.reason}: {decision.words}")
         try:
             self._lever.adjust(self._actuator.power(decision.level))
             self.level = decision.level
         except ControlError as error:
             self.refused += 1
-            log.warning("governor: %s was refused: %s", self._said(decision.level), error)
+            self._tell(f"governor: {after} was refused: {error}")
         return decision
 
     def start(self) -> None:

@@ -13,12 +13,20 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from energyopt.core.clock import FakeClock
+from energyopt.core.config import PowerConfig
 from energyopt.core.footprint import FootprintConfig
 from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord, StepShare
 from energyopt.core.results import EnergyTotal, Scope, Source
-from energyopt.core.units import Joules, Seconds
+from energyopt.core.slo import Slo
+from energyopt.core.units import Hertz, Joules, Seconds, Watts
 from telemetry.agent_metrics import AgentCollector, ChunkCounts, CollectorHealth
 from telemetry.catalog import CATALOG, PREFIX
+from telemetry.control.fake import FakeChannel
+from telemetry.control.governor import Governor, Rules
+from telemetry.control.leased import LeasedPower
+from telemetry.control.loop import Actuator, GovernorLoop
+from telemetry.control.metrics import ControlCollector
+from telemetry.control.window import LatencyWindow
 from telemetry.cost_model import FittedWeight
 from telemetry.exporter import Exporter
 from telemetry.fake import FakeSource
@@ -337,13 +345,29 @@ def test_everything_published_is_in_the_catalogue(clock: FakeClock) -> None:
     agent.register(AgentCollector(lambda: [CollectorHealth("amdsmi", True, 2)], ChunkCounts(5, 1)))
     known = {metric.family: metric for metric in CATALOG}
     seen = set()
-    for family in parse_text(text.decode() + generate_latest(agent).decode()):
+    for family in parse_text(text.decode() + generate_latest(agent).decode() + control_page()):
         metric = known[family.name]
         seen.add(family.name)
         assert family.type == metric.kind
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(metric.labels)
     assert seen == set(known)
+
+
+def control_page() -> str:
+    """A lease under a governor that has decided once."""
+    power = PowerConfig(cap=Watts(300.0), sm_clock=Hertz(1.2e9))
+    slo, actuator = Slo.parse("ttft:p90<500ms"), Actuator("sm_clock", 1e9, 2e9, 15e6)
+    window = LatencyWindow((slo,), Seconds(10.0))
+    window.arrived("a", Seconds(0.0))
+    window.first_token("a", Seconds(0.1))
+    with LeasedPower(("GPU-fake",), FakeChannel).held(power) as lease:
+        governor = Governor(Rules(1e9, 2e9, settle=Seconds(10.0)))
+        loop = GovernorLoop(governor, window, lease, actuator, FakeClock())
+        loop.turn()
+        registry = CollectorRegistry()
+        registry.register(ControlCollector(lease, loop))
+        return generate_latest(registry).decode()
 
 
 def test_two_exporters_do_not_collide(clock: FakeClock) -> None:
