@@ -255,6 +255,8 @@ def _target(word: str, text: str, rate: bool) -> float:
         value: float = float(word) if rate else parse_seconds(word)
     except (ValueError, ConfigError) as error:
         raise SloError(f"{text!r}: {word!r} is not {'a number' if rate else 'a duration such as 500ms'}.") from error
+    if not rate and not word.strip()[-1:].isalpha():  # 500 is seconds to one and milliseconds to another
+        raise SloError(f"{text!r}: {word.strip()} has no unit; write {word.strip()}ms or {word.strip()}s.")
     if not (math.isfinite(value) and value > 0):
         raise SloError(f"{text!r}: the target must be a finite number above 0.")
     return Seconds(value)

@@ -47,7 +47,7 @@ def request(*gaps: float, ttft: float = 0.1, reason: FinishReason = FinishReason
     [
         ("ttft:p90<500ms", SloMetric.TTFT, Statistic.P90, 0.5, "ttft:p90<500ms"),
         (" itl:p99 <= 50ms ", SloMetric.ITL, Statistic.P99, 0.05, "itl:p99<50ms"),
-        ("tpot:mean<0.02", SloMetric.TPOT, Statistic.MEAN, 0.02, "tpot:mean<20ms"),
+        ("tpot:mean<0.02s", SloMetric.TPOT, Statistic.MEAN, 0.02, "tpot:mean<20ms"),
         ("e2e:p50<2min", SloMetric.E2E, Statistic.P50, 120, "e2e:p50<120000ms"),
         ("interactivity:p95>=20", SloMetric.INTERACTIVITY, Statistic.P95, 20, "interactivity:p95>20"),
         ("goodput>2.5", SloMetric.GOODPUT, Statistic.MEAN, 2.5, "goodput:mean>2.5"),
@@ -75,6 +75,7 @@ def test_objectives(text: str, metric: SloMetric, statistic: Statistic, target: 
         ("goodput:p90>1", "'goodput:p90>1': goodput is a rate over the run and takes no statistic but mean."),
         ("ttft:p90>1s", "'ttft:p90>1s': ttft is bounded above, with <."),
         ("goodput<1", "'goodput<1': goodput is bounded below, with >."),
+        ("ttft:p90<500", "'ttft:p90<500': 500 has no unit; write 500ms or 500s."),
         ("ttft:p90<fast", "'ttft:p90<fast': 'fast' is not a duration such as 500ms."),
         ("ttft:p90<5W", "'ttft:p90<5W': '5W' is not a duration such as 500ms."),
         ("ttft:p90<inf", "'ttft:p90<inf': 'inf' is not a duration such as 500ms."),
