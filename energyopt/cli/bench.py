@@ -30,7 +30,7 @@ def bench(
     arrivals: Annotated[
         str | None, typer.Option(help="Open loop: recorded, poisson:RATE, gamma:RATE,CV, burst:RATE,SIZE.")
     ] = None,
-    duration: Annotated[str, typer.Option(help="Length of the window, such as 60s.")] = "30s",
+    duration: Annotated[str | None, typer.Option(help="Length of the window: default 30s, 900s for agentx.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Play the workload once and measure all of it.")] = False,
     warmup: Annotated[str, typer.Option(help="Load before the window.")] = "5s",
     slo: Annotated[list[str] | None, typer.Option("--slo", help="SLO such as ttft:p90<500ms; repeat.")] = None,
@@ -80,7 +80,7 @@ def bench(
             "endpoint": endpoint,
             "concurrency": concurrency,
             "arrivals": arrivals,
-            "duration": None if once else parse_seconds(duration),
+            "duration": None if once else parse_seconds(duration or ("900s" if scenario == "agentx" else "30s")),
             "warmup": parse_seconds(warmup),
             "slos": tuple(slo or ()),
             "speedup": speedup,

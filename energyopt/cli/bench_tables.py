@@ -12,6 +12,7 @@ from tuner.replay.compare import Difference
 from tuner.replay.result import BenchResult
 from tuner.replay.rows import (
     LATENCY_HEAD,
+    agentx_words,
     client_words,
     difference_rows,
     energy_words,
@@ -34,7 +35,7 @@ def print_bench(console: Console, result: BenchResult, differences: list[Differe
     for verdict in result.run.verdicts:
         console.print(f"{verdict.slo}: {verdict.state}", markup=False)
     console.print(energy_words(result), markup=False)
-    for line in (source_words(result), client_words(result), *result.notes, *_counts(result)):
+    for line in (agentx_words(result), source_words(result), client_words(result), *result.notes, *_counts(result)):
         if line is not None:
             console.print(line, markup=False)
     if differences:

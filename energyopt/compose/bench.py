@@ -17,7 +17,8 @@ from energyopt.core.errors import ConfigError, SensorError
 from energyopt.core.results import Scope
 from energyopt.core.slo import Slo
 from energyopt.core.units import Seconds
-from tuner.ports import Meter, ProgressSink
+from tuner.ports import Meter, Progress, ProgressSink
+from tuner.replay import agentx
 from tuner.replay.calibrate import calibrate
 from tuner.replay.counters import SourceCounters
 from tuner.replay.dispatch import Dispatcher
@@ -68,7 +69,7 @@ class BenchRequest(Config):
     energy_url: str | None = None
     devices: int | None = Field(None, ge=1)
     seed: int = 0
-    scenario: str | None = None
+    scenario: Literal["agentx"] | None = None
     timeout: Seconds = Field(Seconds(7200.0), gt=0)
 
 
@@ -87,7 +88,20 @@ def plan_bench(request: BenchRequest) -> Plan:
     if request.duration is None and request.arrivals is None and not plan.trace.sessions:
         raise ConfigError("The workload has no session.")
     _times(plan)
+    if request.scenario == "agentx":
+        _check_agentx(plan)
     return plan
+
+
+def _check_agentx(plan: Plan) -> None:
+    """The scenario leaves no choice in what would make two results incomparable."""
+    request = plan.request
+    agentx.check(plan.trace)
+    if request.arrivals is not None or request.duration is None or not request.ignore_eos or not request.delays:
+        raise ConfigError(
+            "AgentX fixes the load: a closed loop with recorded waits and exact output lengths, for a duration. "
+            "Leave out --arrivals, --once, --no-ignore-eos and --no-delays."
+        )
 
 
 def run_bench(plan: Plan, progress: ProgressSink) -> BenchResult:
@@ -106,7 +120,8 @@ def run_bench(plan: Plan, progress: ProgressSink) -> BenchResult:
             scenario=request.scenario,
             devices=_devices(request, meter, recording),
         )
-        return figures(recording, subject, plan.slos, meter, clock.utc(), sources=counters.risen())
+        doubts = agentx.faults(recording.window.length) if request.scenario == "agentx" else ()
+        return figures(recording, subject, plan.slos, meter, clock.utc(), sources=counters.risen(), doubts=doubts)
 
 
 async def _replay(
@@ -117,13 +132,17 @@ async def _replay(
     async with HttpClient(endpoint, clock) as client:
         stage = await stage_for(plan, client, clock)
         steady = ReplayPlan(warmup=request.warmup, window=request.duration, timeout=request.timeout)
-        return await replay(load_for(plan), stage, steady, clock, progress, counters.snap)
+        load = load_for(plan)
+        if isinstance(load, agentx.AgentxLoop):
+            progress(Progress("priming", 0.0))
+            await load.prime(stage)
+        return await replay(load, stage, steady, clock, progress, counters.snap)
 
 
 async def stage_for(plan: Plan, client: HttpClient, clock: Clock) -> Stage:
     """What the players share. Asks the server twice where filler has to be fitted to its tokenizer."""
     request, trace = plan.request, plan.trace
-    pacer = Pacer(clock, request.idle_cap)
+    pacer = Pacer(clock, _pace(request).idle_cap)
     renderer: Renderer
     if request.endpoint == "completions":
         renderer = IdRenderer(trace.block_tokens, seed=request.seed)
@@ -138,16 +157,29 @@ async def stage_for(plan: Plan, client: HttpClient, clock: Clock) -> Stage:
         dispatcher=Dispatcher(client, clock, pacer),
         rendering=renderer,
         pacer=pacer,
-        pace=Pace(speedup=request.speedup, gap_cap=request.gap_cap, idle_cap=request.idle_cap, waits=request.delays),
+        pace=_pace(request),
         foresight=Foresight(trace.block_tokens),
         patience=request.patience,
         abandonment=leaving,
     )
 
 
+def _pace(request: BenchRequest) -> Pace:
+    """As asked; what the scenario says about caps holds where nothing else was said."""
+    usual = agentx.PACE if request.scenario == "agentx" else Pace()
+    return Pace(
+        speedup=request.speedup,
+        gap_cap=usual.gap_cap if request.gap_cap is None else request.gap_cap,
+        idle_cap=usual.idle_cap if request.idle_cap is None else request.idle_cap,
+        waits=request.delays,
+    )
+
+
 def load_for(plan: Plan) -> Load:
     """How the sessions come. Without a duration the workload is played once."""
     request = plan.request
+    if request.scenario == "agentx":
+        return agentx.AgentxLoop(plan.trace, request.concurrency, request.seed)
     deck = Deck(plan.trace, bust=request.cache_bust, rounds=1 if request.duration is None else None)
     times = _times(plan)
     if times is not None:

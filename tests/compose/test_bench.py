@@ -135,3 +135,13 @@ def stored(tmp_path: Path) -> list[RunRecord]:
     """Newest first."""
     with open_runs(str(tmp_path / "r.db")) as store:
         return store.runs("bench")
+
+
+def test_agentx_marks_a_short_run(server: FakeServer, tmp_path: Path) -> None:
+    words = ("--scenario", "agentx", "--workload", "agentic", "--scale", "256", "--sessions", "4", "--meter", "none")
+    found = json.loads(bench(server, tmp_path, *words, "--duration", "1s", "--concurrency", "2", "--json")[0])
+    assert not found["valid"]
+    assert any(reason.startswith("short: ") for reason in found["reasons"])
+    assert found["run"]["failed_requests"] == 0
+    with pytest.raises(ConfigError, match="AgentX fixes the load"):
+        bench(server, tmp_path, *words, "--once")

@@ -34,15 +34,20 @@ def figures(
     created: datetime,
     *,
     sources: Mapping[str, float] | None = None,
+    doubts: Sequence[str] = (),
 ) -> BenchResult:
-    """The result of a replay. ``sources`` are prompt tokens by source, as the server's page counted over the window."""
+    """The result of a replay.
+
+    ``sources`` are prompt tokens by source, as the server's page counted over the window; ``doubts`` are further
+    reasons why the run is not valid (code: words).
+    """
     window = recording.window
     staying = [reply for reply in recording.replies if not reply.left]
     ended = [reply for reply in staying if reply.record.end in window]
     known = [reply for reply in ended if not reply.record.failed]
     counted = all(reply.counted for reply in known)
     run = _run(window, recording, staying, slos, meter, counted=counted)
-    faults = [*recording.client.faults, *_faults(run, counted)]
+    faults = [*recording.client.faults, *_faults(run, counted), *doubts]
     good = _goodput(window, slos, [reply.record for reply in ended])
     return BenchResult(
         id=secrets.token_hex(4),

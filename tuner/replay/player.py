@@ -143,10 +143,11 @@ class Player:
             await asyncio.gather(stopping, waiting, return_exceptions=True)
 
     def _spawn(self, place: int, index: int, now: float) -> None:
-        """Start the sub-agents that stood before call ``index``."""
-        session = self._start.session
+        """Start the sub-agents that stood before call ``index``, or run already where the session begins inside."""
+        session, begins = self._start.session, index == self._start.first(place)
         for child in session.children(place):
-            if session.agents[child].after == index and child not in self._running:
+            after = session.agents[child].after
+            if (after == index or (begins and after < index)) and child not in self._running:
                 self._running[child] = asyncio.create_task(self._child(child, now))
 
     async def _child(self, place: int, begun: float) -> None:

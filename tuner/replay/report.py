@@ -10,6 +10,7 @@ from .compare import Difference
 from .result import BenchResult
 from .rows import (
     LATENCY_HEAD,
+    agentx_words,
     client_words,
     difference_rows,
     energy_words,
@@ -30,6 +31,7 @@ def report_html(result: BenchResult, against: list[Difference], *, version: str)
         latencies=latency_rows(result),
         figures=figure_rows(result),
         energy=energy_words(result),
+        agentx=agentx_words(result),
         sources=source_words(result),
         client=client_words(result),
         differences=difference_rows(against),

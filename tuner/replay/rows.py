@@ -23,6 +23,20 @@ def latency_rows(result: BenchResult) -> list[Row]:
     return [_latency(name, summary) for name, summary in named.items()]
 
 
+def agentx_words(result: BenchResult) -> str | None:
+    """The point of this run in AgentX's plane, and what it cost; None for other runs."""
+    if result.subject.scenario != "agentx":
+        return None
+    rates, speed, joules = result.rates, result.interactivity, result.joules_per
+    return (
+        f"AgentX: {format_figure(rates['total_tok_s_device'])} total and {format_figure(rates['output_tok_s_device'])} "
+        f"output tok/s/device at {format_figure(speed['p90'])} tok/s/user (P90); "
+        f"{format_si(joules['total_token'], 'J')}/token, {format_si(joules['output_token'], 'J')}/output token, "
+        f"{format_si(joules['uncached_input_token'], 'J')}/uncached input token; hit rate "
+        f"{_percent(result.prefixes.hit_rate)} of {_percent(result.prefixes.ideal_rate)} possible"
+    )
+
+
 def _latency(name: str, summary: LatencySummary | None) -> Row:
     if summary is None:
         return (name, *["—"] * 6)
