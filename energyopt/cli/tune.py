@@ -13,6 +13,7 @@ from energyopt.compose.study import PlannedStudy, TuneRequest, create_study, pla
 from energyopt.core.config import parse_config
 from energyopt.core.units import format_duration, parse_seconds
 
+from .footprint import Currency, Grid, Price, Pue, footprint_config
 from .kv_options import (
     AdmitAfter,
     DiskPath,
@@ -55,6 +56,10 @@ def tune(
     kv_tier_eviction: Eviction = "lru",
     kv_tier_admit_after: AdmitAfter = 1,
     kv_tier_load: Load = "always",
+    pue: Pue = None,
+    grid_intensity: Grid = None,
+    electricity_price: Price = None,
+    currency: Currency = "USD",
     db: Annotated[str | None, typer.Option("--db", help="Database: a path or URL. Default: the user's own.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the report. Default: beside the database.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
@@ -78,6 +83,7 @@ def tune(
             "device": device,
             "dtype": dtype,
             "max_model_len": max_model_len,
+            "footprint": footprint_config(pue, grid_intensity, electricity_price, currency),
             "kv": {
                 "tiers": tier_settings(
                     host_per_host=kv_host_gib_per_host,

@@ -7,11 +7,15 @@ from dataclasses import asdict
 
 from rich.console import Console
 
+from energyopt.compose.footprint import trial_footprint
 from energyopt.compose.results import Session, launch_command, study_summary
+from energyopt.core.footprint import Footprint
 from energyopt.core.study import StudyState, TrialRecord
+from energyopt.core.units import format_si
 from tuner.nearest import explain_infeasible
 from tuner.summary import StudySummary
 
+from .footprint import footprint_lines
 from .tables import plot_pareto, result_table
 
 
@@ -23,6 +27,9 @@ def print_outcome(console: Console, session: Session, study_id: str) -> None:
     plot_pareto(console, summary)
     console.print()
     console.print(verdict(summary, session.store.trials(study_id)), markup=False)
+    for name, found in _footprints(session, summary).items():
+        words = "; ".join(footprint_lines(found, idle=True))
+        console.print(f"A million output tokens, {name}: {format_si(found.joules, 'J')}; {words}", markup=False)
     command = launch_command(session, study_id)
     if command is not None:
         console.print("\nServe the winner:", style="bold")
@@ -68,6 +75,9 @@ def summary_json(session: Session, study_id: str) -> dict[str, object]:
         "recommendation": None if summary.recommendation is None else summary.recommendation.model_dump(mode="json"),
         "baseline": None if summary.baseline is None else asdict(summary.baseline),
         "best": None if summary.best is None else asdict(summary.best),
+        "footprint_per_million_output_tokens": {
+            name: found.model_dump(mode="json") for name, found in _footprints(session, summary).items()
+        },
         "pareto": [asdict(row) for row in summary.front],
         "trials": [asdict(row) for row in summary.rows],
         "verification": [asdict(row) for row in summary.verification],
@@ -75,6 +85,14 @@ def summary_json(session: Session, study_id: str) -> dict[str, object]:
         "database": session.url,
         "artifacts": [artifact.model_dump(mode="json") for artifact in session.store.artifacts(study_id)],
     }
+
+
+def _footprints(session: Session, summary: StudySummary) -> dict[str, Footprint]:
+    """Of the baseline and the best trial, as far as they are known."""
+    named = {"baseline": summary.baseline, "best": summary.best}
+    trials = {trial.number: trial for trial in session.store.trials(summary.study.id)}
+    found = {name: trial_footprint(summary.study, trials[row.trial]) for name, row in named.items() if row is not None}
+    return {name: footprint for name, footprint in found.items() if footprint is not None}
 
 
 def _percent(value: float | None) -> str:

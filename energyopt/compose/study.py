@@ -13,6 +13,7 @@ from typing import Literal
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import Config, Deployment, DeviceKind, DType, EngineConfig, KvConfig, PoolConfig
 from energyopt.core.errors import ConfigError
+from energyopt.core.footprint import FootprintConfig
 from energyopt.core.slo import Slo
 from energyopt.core.study import Budget, MeasurePlan, StudyRecord, StudySpec, StudyState
 from energyopt.core.units import Seconds, format_duration
@@ -24,6 +25,7 @@ from tuner.progress import StudyProgressSink
 from tuner.space import SearchSpace
 from tuner.workload.chat import chat_workload
 
+from .footprint import study_facts
 from .machine import describe_machine, usable_cores
 from .meters import MeterName, device_identities, find_meter, highest_clock, power_range
 from .power import power_controller, put_back_left
@@ -58,6 +60,7 @@ class TuneRequest(Config):
     dtype: DType = "auto"
     max_model_len: int | None = None
     kv: KvConfig = KvConfig()
+    footprint: FootprintConfig = FootprintConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ def plan_study(request: TuneRequest) -> PlannedStudy:
     everything = (min(budget.trials, len(points.points)) + 2 * budget.verify_pairs) * run
     expected = min(everything, budget.seconds or everything)
     machine = describe_machine() | {"energy": " ".join(meter.reasons), "meter": request.meter}
+    machine |= study_facts(request.footprint)
     return PlannedStudy(spec, machine, len(points.points), points.removed, Seconds(expected), meter.reasons)
 
 
