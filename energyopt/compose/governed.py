@@ -9,7 +9,7 @@ from typing import cast
 
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import PowerConfig
-from energyopt.core.errors import ConfigError, ControlError, EngineError
+from energyopt.core.errors import ControlError, EngineError
 from energyopt.core.records import RequestRecord, StepRecord
 from energyopt.core.slo import Slo
 from energyopt.core.units import Seconds
@@ -91,8 +91,6 @@ def governed_power(
     tell: Callable[[str], None],
 ) -> Iterator[PowerControl]:
     """A governor over devices with these limits; an SM clock in ``power`` is its highest. Raises ControlError."""
-    if not slos:
-        raise ConfigError("--power-cap auto needs at least one --slo, such as ttft:p90<500ms.")
     actuator = choose_actuator(limits, power)
     window = LatencyWindow(slos, WINDOW)
     rules = Rules(actuator.floor, actuator.top, settle=WINDOW, grain=actuator.grain)

@@ -77,6 +77,8 @@ def run_service(request: ServeRequest, notify: Notify) -> None:
 def _power(request: ServeRequest, devices: Sequence[str], notify: Notify) -> AbstractContextManager[PowerControl]:
     """What was asked of power: nothing, fixed limits, or a governor."""
     slos, leased = [Slo.parse(text) for text in request.slos], power_controller(devices)
+    if request.power_auto and not slos:
+        raise ConfigError("--power-cap auto needs at least one --slo, such as ttft:p90<500ms.")
     if request.power_auto:
         return governed_power(leased, capable_limits(devices), request.power, slos, notify)
     if slos:

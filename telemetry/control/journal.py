@@ -120,12 +120,28 @@ class Journal:
 
     def entries(self) -> tuple[Entry, ...]:
         """All entries, those of the living too. Raises ControlError for a file that is not one."""
+        found, problems = self.readable()
+        if problems:
+            raise ControlError(problems[0])
+        return found
+
+    def readable(self) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+        """The entries that can be read, and in words what is wrong with the other files."""
         try:
             paths = sorted(self._directory.glob("*.json"))
         except OSError as error:
-            raise ControlError(f"{self._directory} could not be listed: {error}.") from error
-        found = (_read(path) for path in paths)
-        return tuple(entry for entry in found if entry is not None)
+            return (), (f"{self._directory} could not be listed: {error}.",)
+        found: list[Entry] = []
+        problems: list[str] = []
+        for path in paths:
+            try:
+                entry = _read(path)
+            except ControlError as error:
+                problems.append(str(error))
+                continue
+            if entry is not None:
+                found.append(entry)
+        return tuple(found), tuple(problems)
 
     def _path(self, device: str) -> Path:
         if not DEVICE.fullmatch(device):

@@ -161,10 +161,14 @@ class Limiter:
     def recover(self) -> tuple[str, ...]:
         """Put back what dead holders left; says what was done and what could not be.
 
-        Entries of living holders are not touched; one that could not be put back stays and bars its device.
+        Entries of living holders are not touched; one that could not be put back, and a file that is none, stay and bar
+        their device.
         """
-        done = []
-        for entry in self._journal.entries():
+        entries, problems = self._journal.readable()
+        done = list(problems)
+        for problem in problems:
+            log.error("%s Remove it once you have set the limit of its device by hand.", problem)
+        for entry in entries:
             if entry.holder.alive:
                 continue
             if not entry.holder.same_boot:

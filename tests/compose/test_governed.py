@@ -67,12 +67,7 @@ def test_nothing_asked_holds_nothing() -> None:
         assert control.collector is None
 
 
-def test_the_governor_needs_an_objective_and_says_what_it_will_do() -> None:
-    with (
-        pytest.raises(ConfigError, match="needs at least one --slo"),
-        governed_power(FAKE, (LIMITS,), PowerConfig(), (), print),
-    ):
-        pass
+def test_the_governor_says_what_it_will_do() -> None:
     told: list[str] = []
     with governed_power(FAKE, (LIMITS,), PowerConfig(), (TTFT,), told.append) as control:
         assert control.lease is not None
@@ -220,6 +215,8 @@ def test_a_service_under_a_fixed_cap(request_of: Any, monkeypatch: pytest.Monkey
 def test_an_objective_that_nothing_would_heed_is_refused(request_of: Any) -> None:
     with pytest.raises(ConfigError, match="--power-cap auto keeps"):
         run_service(request_of(slos=("ttft:p90<1s",)), lambda line: None)
+    with pytest.raises(ConfigError, match="needs at least one --slo"):
+        run_service(request_of(power_auto=True), lambda line: None)
     with pytest.raises(ControlError, match="caps work on GPUs"):
         run_service(request_of(power_auto=True, slos=("ttft:p90<1s",)), lambda line: None)
 
