@@ -39,6 +39,7 @@ VERBS = (
     Verb(("bench",), "energyopt.cli.bench", "bench", "Measure a server under a workload: latency, hits, joules."),
     Verb(("doctor",), "energyopt.cli.doctor", "doctor", "Say what works on this machine and why not."),
     Verb(("plan",), "energyopt.cli.plan", "plan", "Plan a deployment on GPUs that need not exist yet (simulated)."),
+    Verb(("calibrate",), "energyopt.cli.calibrate", "calibrate", "Fit the simulator to measured runs of your own."),
     Verb(("accuracy", "mlenergy"), "energyopt.cli.accuracy", "mlenergy", "Errors on a table of J/token and tok/s."),
     Verb(("accuracy", "cap-sweep"), "energyopt.cli.accuracy", "cap_sweep", "Errors on a power-cap sweep."),
     Verb(("accuracy", "page"), "energyopt.cli.accuracy", "page", "Write the page of all errors."),

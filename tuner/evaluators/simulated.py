@@ -14,7 +14,7 @@ from energyopt.core.workload import Workload
 
 from ..counting import Window
 from ..ports import Progress, ProgressSink
-from ..simulator.constants import load_constants
+from ..simulator.constants import Constants, load_constants
 from ..simulator.hardware import load_gpu
 from ..simulator.machine import Machine
 from ..simulator.meter import SimulatedMeter
@@ -31,7 +31,7 @@ class SimulatedEvaluator:
     share the load evenly, so one is simulated with its part of the sessions and the result is of the whole pool.
     """
 
-    def __init__(self, gpu: str, *, model: str | None = None, constants: str | None = None) -> None:
+    def __init__(self, gpu: str, *, model: str | None = None, constants: str | Constants | None = None) -> None:
         self._gpu = load_gpu(gpu)
         self._model, self._constants = model, constants
 
@@ -65,9 +65,10 @@ class SimulatedEvaluator:
 
     def _machine(self, pool: PoolConfig) -> Machine:
         spec = load_model_spec(self._model or pool.engine.model)
-        constants = load_constants(self._gpu, moe=spec.moe, path=self._constants)
+        given = self._constants
+        fixed = given if isinstance(given, Constants) else load_constants(self._gpu, moe=spec.moe, path=given)
         try:
-            return Machine(spec, self._gpu, pool.engine.layout, constants, pool.power)
+            return Machine(spec, self._gpu, pool.engine.layout, fixed, pool.power)
         except ConfigError as error:
             raise LaunchError(error.message) from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -149,6 +149,16 @@ class ModelSpec(Config):
         experts = self.moe_layers * self.experts * self.expert_params
         rest = self.total_params - embeddings - experts
         return embeddings * 2.0 + experts * WEIGHT_BYTES[chosen] + rest * attention_bytes(chosen)
+
+
+def precision_of(text: str | None) -> Precision | None:
+    """A precision by its name; None for nothing. Raises ConfigError naming what there is."""
+    for name in get_args(Precision):
+        if name == text:
+            return cast(Precision, name)
+    if not text:
+        return None
+    raise ConfigError(f"{text!r} is not a precision: there are {', '.join(get_args(Precision))}.")
 
 
 def attention_bytes(precision: Precision) -> float:
