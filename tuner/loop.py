@@ -10,7 +10,17 @@ from collections.abc import Iterator
 from energyopt.core.clock import Clock
 from energyopt.core.errors import ConfigError, NoFeasibleError, StoreError
 from energyopt.core.results import RunResult
-from energyopt.core.study import Event, Origin, StudyRecord, StudyState, StudyStore, TrialRecord, TrialState, Value
+from energyopt.core.study import (
+    Budget,
+    Event,
+    Origin,
+    StudyRecord,
+    StudyState,
+    StudyStore,
+    TrialRecord,
+    TrialState,
+    Value,
+)
 from energyopt.core.units import Seconds
 
 from .lease import DEFAULT_TTL, Lease, LeaseLostError
@@ -22,10 +32,17 @@ from .search.factory import make_searcher
 from .search.ports import Searcher
 from .space import SearchSpace
 from .timing import Timing
-from .trials import TrialRunner
+from .trials import StopAskedError, TrialRunner
 from .verification import Verification
 
 _EVENT_PAGE = 1000
+RUNNABLE = frozenset(StudyState) - {
+    StudyState.CANCELLING,
+    StudyState.CANCELLED,
+    StudyState.PAUSING,
+    StudyState.SUCCEEDED,
+}
+"""States from which a study goes on when it is run."""
 PATIENCE = 3
 """Runs without a single joule after which a study for tokens per joule gives up."""
 
@@ -93,7 +110,9 @@ class _Job:
         if study.state is StudyState.NO_FEASIBLE:
             raise NoFeasibleError(explain_infeasible(trials.all()))
         try:
-            self._work(study, trials)
+            self._work(trials)
+        except StopAskedError:
+            self._stop()
         except (NoFeasibleError, LeaseLostError):
             raise
         except Exception as error:  # recorded here, and raised again: nothing is swallowed
@@ -103,18 +122,27 @@ class _Job:
             self._requeue(trials, stop)
             raise
 
-    def _work(self, study: StudyRecord, trials: TrialRunner) -> None:
+    def _work(self, trials: TrialRunner) -> None:
         trials.recover()
         for trial in trials.all():
             if trial.state is TrialState.DONE:
                 self._reporter.finished(trial)
         if not any(trial.origin.verifies for trial in trials.all()):
             self._search(trials)
-        if not self._cancelled():
-            self._verify(trials)
+        self._verify(trials)
+
+    def _enter(self, state: StudyState) -> None:
+        """Unless a stop was asked for in the meantime: that must not be written over. Raises StopAskedError."""
+        if not self._store.change_state(self._id, state, when=RUNNABLE):
+            raise StopAskedError
+
+    def _stop(self) -> None:
+        """Do what was asked for; finished trials stay, and a paused study is gone on with as if it had been killed."""
+        self._store.change_state(self._id, StudyState.CANCELLED, when=[StudyState.CANCELLING])
+        self._store.change_state(self._id, StudyState.PAUSED, when=[StudyState.PAUSING])
 
     def _search(self, trials: TrialRunner) -> None:
-        self._store.set_state(self._id, StudyState.RUNNING)
+        self._enter(StudyState.RUNNING)
         searcher = make_searcher(self._spec, self._space)
         self._event("search_started", {"sampler": searcher.name, "points": len(self._space.plan.points)})
         for done in trials.all():
@@ -125,15 +153,13 @@ class _Job:
 
     def _next(self, searcher: Searcher, trials: TrialRunner) -> TrialRecord | None:
         """What to run now: what is queued, the baseline, then what the search asks while the budget lasts."""
-        known = trials.all()
-        if self._cancelled():
-            return None
+        known, budget = trials.all(), self._budget()
         queued = next((trial for trial in known if trial.state is TrialState.QUEUED), None)
         if queued is not None:
             return queued
         if not known:
             return trials.add(self._space.baseline_params, Origin.BASELINE)
-        if len(known) >= self._spec.budget.trials or not self._timing.fits_another:
+        if len(known) >= budget.trials or not self._timing.fits_another:
             return None
         params = searcher.ask()
         return None if params is None else trials.add(params, Origin.SEARCH)
@@ -160,13 +186,13 @@ class _Job:
             )
 
     def _verify(self, trials: TrialRunner) -> None:
-        self._store.set_state(self._id, StudyState.VERIFYING)
+        self._enter(StudyState.VERIFYING)
         self._reporter.search_is_over()
         baseline = self._space.baseline_params
         verification = Verification(self._spec, baseline, self._objective, trials, self._timing.fits)
         recommendation = verification.recommend()
         if recommendation is None:
-            self._store.set_state(self._id, StudyState.NO_FEASIBLE)
+            self._store.change_state(self._id, StudyState.NO_FEASIBLE, when=StudyState)
             raise NoFeasibleError(explain_infeasible(trials.all()))
         self._store.recommend(self._id, recommendation)
         self._event("study_finished", {"trial": recommendation.trial, "verified": recommendation.verified})
@@ -188,7 +214,8 @@ class _Job:
     def _abandon(self, trials: TrialRunner, error: Exception) -> None:
         self._requeue(trials, error)
         try:
-            self._store.set_state(self._id, StudyState.FAILED, error=str(error) or type(error).__name__)
+            message = str(error) or type(error).__name__
+            self._store.change_state(self._id, StudyState.FAILED, when=StudyState, error=message)
         except StoreError as refused:
             error.add_note(f"The study could not be marked as failed either: {refused}")
 
@@ -199,8 +226,11 @@ class _Job:
         except StoreError as refused:
             error.add_note(f"The running trial could not be queued again either: {refused}")
 
-    def _cancelled(self) -> bool:
-        return self._store.study(self._id).state is StudyState.CANCELLED
+    def _budget(self) -> Budget:
+        """The budget as it is now: it may be changed while the study runs."""
+        budget = self._store.study(self._id).spec.budget
+        self._timing.limit(budget.seconds)
+        return budget
 
     def _event(self, kind: str, data: dict[str, Value]) -> None:
         self._store.add_event(self._id, kind, data)

@@ -36,6 +36,10 @@ class Timing:
         if ran:
             self._durations.append(duration)
 
+    def limit(self, seconds: Seconds | None) -> None:
+        """The budget has changed."""
+        self._limit = seconds
+
     @property
     def typical(self) -> Seconds | None:
         """What a trial takes: the third quartile of those that ran, None before the first."""

@@ -8,7 +8,16 @@ from energyopt.core.clock import Clock
 from energyopt.core.errors import TrialError
 from energyopt.core.results import RunResult
 from energyopt.core.slo import Slo
-from energyopt.core.study import Origin, StudyRecord, StudyStore, TrialOutcome, TrialRecord, TrialState, Value
+from energyopt.core.study import (
+    Origin,
+    StudyRecord,
+    StudyState,
+    StudyStore,
+    TrialOutcome,
+    TrialRecord,
+    TrialState,
+    Value,
+)
 from energyopt.core.units import Seconds
 
 from .lease import Lease
@@ -23,6 +32,13 @@ MAX_ATTEMPTS = 3
 
 NOBODY = ""
 """No owner: every attempt still marked as running is lost, whoever started it."""
+
+
+STOPPING = frozenset((StudyState.CANCELLING, StudyState.CANCELLED, StudyState.PAUSING))
+
+
+class StopAskedError(Exception):
+    """Somebody asked to pause or cancel the study; nothing is wrong."""
 
 
 class TrialRunner:
@@ -67,11 +83,14 @@ class TrialRunner:
             self._event("trial_requeued", {"trial": number})
 
     def add(self, params: Params, origin: Origin, pair: int | None = None) -> TrialRecord:
+        """A new queued trial. Raises StopAskedError."""
+        self._heed()
         self._lease.confirm()
         return self._store.add_trial(self._study.id, params, self._space.apply(params), origin, pair)
 
     def run(self, trial: TrialRecord) -> TrialRecord:
-        """Run a queued trial and return it done."""
+        """Run a queued trial and return it done. Raises StopAskedError before it starts."""
+        self._heed()
         self._lease.confirm()
         self._store.start_attempt(self._study.id, trial.number, self._lease.owner)
         self._event("trial_started", {"trial": trial.number, "origin": trial.origin.value})
@@ -85,6 +104,10 @@ class TrialRunner:
         self._event(FINISHED, self._summary(done, took))
         self._reporter.finished(done)
         return done
+
+    def _heed(self) -> None:
+        if self._store.study(self._study.id).state in STOPPING:
+            raise StopAskedError
 
     def _measure(self, trial: TrialRecord) -> tuple[RunResult | None, TrialOutcome, str | None]:
         spec, deployment = self._study.spec, trial.deployment

@@ -5,7 +5,7 @@ Our own records are the truth about a study; a search library's storage is a cac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -91,17 +91,27 @@ class StudySpec(Config):
 
 
 class StudyState(StrEnum):
+    """``PAUSING`` and ``CANCELLING`` are wishes that whoever works on the study fulfils after the running trial."""
+
     QUEUED = "queued"
+    PLANNING = "planning"
     RUNNING = "running"
+    PAUSING = "pausing"
+    PAUSED = "paused"
     VERIFYING = "verifying"
     SUCCEEDED = "succeeded"
     NO_FEASIBLE = "no_feasible"
     FAILED = "failed"
+    CANCELLING = "cancelling"
     CANCELLED = "cancelled"
 
     @property
     def terminal(self) -> bool:
         return self in (self.SUCCEEDED, self.NO_FEASIBLE, self.FAILED, self.CANCELLED)
+
+
+STATE_EVENT = "state"
+"""Kind of the events of ``change_state``; their data are ``state`` and ``error``."""
 
 
 class Origin(StrEnum):
@@ -234,6 +244,12 @@ class StudyStore(Protocol):
         ...
 
     def set_state(self, study_id: str, state: StudyState, *, error: str | None = None) -> None: ...
+
+    def change_state(
+        self, study_id: str, state: StudyState, *, when: Collection[StudyState], error: str | None = None
+    ) -> bool:
+        """``set_state`` if the study is in one of ``when``, with an event of kind "state"; False if it is not."""
+        ...
 
     def recommend(self, study_id: str, recommendation: Recommendation) -> None:
         """Store the outcome and move the study to SUCCEEDED, in one transaction."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,6 +15,7 @@ from energyopt.core.config import Deployment
 from energyopt.core.errors import NotFoundError, StoreError
 from energyopt.core.results import RunResult
 from energyopt.core.study import (
+    STATE_EVENT,
     Artifact,
     Event,
     Origin,
@@ -100,6 +101,16 @@ class MemoryStudyStore:
     def set_state(self, study_id: str, state: StudyState, *, error: str | None = None) -> None:
         with self._changing(study_id) as study:
             study.record = study.record.model_copy(update={"state": state, "error": clean_optional(error)})
+
+    def change_state(
+        self, study_id: str, state: StudyState, *, when: Collection[StudyState], error: str | None = None
+    ) -> bool:
+        with self._lock:
+            if self._study(study_id).record.state not in when:
+                return False
+            self.set_state(study_id, state, error=error)
+            self.add_event(study_id, STATE_EVENT, {"state": state.value, "error": error})
+            return True
 
     def recommend(self, study_id: str, recommendation: Recommendation) -> None:
         with self._changing(study_id) as study:

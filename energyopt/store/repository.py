@@ -7,8 +7,7 @@ Leases compare against the clock of the process that asks, so machines that shar
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -23,6 +22,7 @@ from energyopt.core.config import Deployment
 from energyopt.core.errors import NotFoundError, StoreError
 from energyopt.core.results import RunResult
 from energyopt.core.study import (
+    STATE_EVENT,
     Artifact,
     Event,
     Origin,
@@ -37,9 +37,9 @@ from energyopt.core.study import (
 )
 from energyopt.core.units import Seconds
 
-from .codec import bounded, clean, clean_optional, clean_texts, clean_values, dump_values
+from .codec import bounded, clean, clean_optional, clean_values, dump_values
 from .refusal import refusal
-from .rows import artifact_record, event_record, put_result, study_record, trial_record
+from .rows import artifact_record, event_record, new_study, put_result, study_record, trial_record
 from .tables import ArtifactRow, AttemptRow, EventRow, StudyRow, TrialRow
 
 
@@ -66,17 +66,7 @@ class SqlStudyStore:
         self.close()
 
     def create_study(self, spec: StudySpec, machine: Mapping[str, str]) -> StudyRecord:
-        now = self._clock.utc()
-        row = StudyRow(
-            id=secrets.token_hex(6),
-            name=spec.name,
-            model=spec.baseline.decode.engine.model,
-            state=StudyState.QUEUED.value,
-            created=now,
-            updated=now,
-            spec=spec.model_dump_json(),
-            machine=dump_values(clean_texts(machine)),
-        )
+        row = new_study(spec, machine, self._clock.utc())
         with self._writing() as session:
             session.add(row)
             session.flush()
@@ -121,6 +111,18 @@ class SqlStudyStore:
         with self._writing() as session:
             row = self._touched(session, study_id)
             row.state, row.error = state.value, clean_optional(error)
+
+    def change_state(
+        self, study_id: str, state: StudyState, *, when: Collection[StudyState], error: str | None = None
+    ) -> bool:
+        with self._writing() as session:
+            row = self._locked(session, study_id)
+            if row.state not in {allowed.value for allowed in when}:
+                return False
+            row.state, row.error, row.updated = state.value, clean_optional(error), self._clock.utc()
+            said = dump_values({"state": row.state, "error": row.error})
+            session.add(EventRow(study_id=study_id, at=row.updated, kind=STATE_EVENT, data=said))
+            return True
 
     def recommend(self, study_id: str, recommendation: Recommendation) -> None:
         with self._writing() as session:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import TypeVar
 
 from energyopt.core.config import Deployment
@@ -21,12 +23,26 @@ from energyopt.core.study import (
     TrialState,
 )
 
-from .codec import load_texts, load_values
+from .codec import clean_texts, dump_values, load_texts, load_values
 from .metrics import metrics_of
 from .tables import ArtifactRow, EnergyRow, EventRow, MetricRow, StudyRow, TrialRow
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+def new_study(spec: StudySpec, machine: Mapping[str, str], now: datetime) -> StudyRow:
+    """The row of a study that is about to be stored, under an id of its own."""
+    return StudyRow(
+        id=secrets.token_hex(6),
+        name=spec.name,
+        model=spec.baseline.decode.engine.model,
+        state=StudyState.QUEUED.value,
+        created=now,
+        updated=now,
+        spec=spec.model_dump_json(),
+        machine=dump_values(clean_texts(machine)),
+    )
 
 
 def study_record(row: StudyRow) -> StudyRecord:

@@ -186,6 +186,10 @@ class Twins(RuleBasedStateMachine):
     def set_state(self, study: int, state: StudyState, error: str | None) -> None:
         self.same(study, lambda store, name: store.set_state(name, state, error=error))
 
+    @rule(study=STUDIES, state=st.sampled_from(StudyState), when=st.sets(st.sampled_from(StudyState)), error=TEXT)
+    def change_state(self, study: int, state: StudyState, when: set[StudyState], error: str) -> None:
+        self.same(study, lambda store, name: store.change_state(name, state, when=when, error=error))
+
     @rule(study=STUDIES, recommendation=RECOMMENDATIONS)
     def recommend(self, study: int, recommendation: Recommendation) -> None:
         self.same(study, lambda store, name: store.recommend(name, recommendation))

@@ -113,6 +113,16 @@ def test_a_state_comes_with_its_error_and_goes_without(store: StudyStore, study:
     assert store.study(study).error is None
 
 
+def test_a_state_changes_only_from_where_it_may(store: StudyStore, study: str, clock: FakeClock) -> None:
+    assert not store.change_state(study, StudyState.PAUSED, when=[StudyState.RUNNING, StudyState.FAILED])
+    assert (store.study(study).state, store.events(study)) == (StudyState.QUEUED, [])
+    clock.sleep(MINUTE)
+    assert store.change_state(study, StudyState.FAILED, when=[StudyState.QUEUED], error="it broke")
+    found, (event,) = store.study(study), store.events(study)
+    assert (found.state, found.error, found.updated) == (StudyState.FAILED, "it broke", clock.utc())
+    assert (event.kind, event.data) == ("state", {"state": "failed", "error": "it broke"})
+
+
 def test_a_recommendation_ends_the_study(store: StudyStore, study: str) -> None:
     found = Recommendation(trial=4, verified=True, pairs=3, saving=0.1, saving_low=-math.inf, saving_high=0.2, note="é")
     store.recommend(study, found)
@@ -264,6 +274,7 @@ EVERYTHING: dict[str, Callable[[StudyStore, str, Deployment], object]] = {
     "claim": lambda store, study, deployment: store.claim(study, "a", MINUTE),
     "release": lambda store, study, deployment: store.release(study, "a"),
     "set_state": lambda store, study, deployment: store.set_state(study, StudyState.RUNNING),
+    "change_state": lambda store, study, deployment: store.change_state(study, StudyState.FAILED, when=StudyState),
     "recommend": lambda store, study, deployment: store.recommend(
         study, Recommendation(trial=0, verified=False, pairs=0)
     ),

@@ -417,10 +417,12 @@ def test_events_tell_the_story(bench: Bench) -> None:
     study_id = bench.create(one_knob(trials=2, pairs=1))
     bench.run(study_id, bench.scripted(GOOD))
     kinds = [event.kind for event in bench.store.events(study_id)]
-    assert kinds[0] == "search_started"
+    assert kinds[:2] == ["state", "search_started"]
     assert kinds.count("trial_started") == kinds.count("trial_finished") == len(bench.store.trials(study_id))
     assert kinds[-1] == "study_finished"
-    assert bench.store.events(study_id)[0].data["sampler"] == "random"
+    assert bench.store.events(study_id)[1].data["sampler"] == "random"
+    states = [event.data["state"] for event in bench.store.events(study_id) if event.kind == "state"]
+    assert states == ["running", "verifying"]
 
 
 class Hiccup:

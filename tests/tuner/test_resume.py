@@ -218,27 +218,46 @@ def test_a_finished_study_is_returned_as_it_is() -> None:
     assert evaluator.runs == 0
 
 
-class Cancelling:
-    """Someone cancels the study while its second trial runs."""
+class Stopping:
+    """Someone changes the state of the study while its trial after ``trials`` runs."""
 
-    def __init__(self, store: MemoryStudyStore, study_id: str, clock: FakeClock) -> None:
+    def __init__(
+        self, store: MemoryStudyStore, study_id: str, clock: FakeClock, state: StudyState, trials: int
+    ) -> None:
         self._store, self._study_id, self._inner = store, study_id, steady(clock)
+        self._state, self._trials = state, trials
 
     def run(
         self, deployment: Deployment, workload: Workload, plan: MeasurePlan, slos: Sequence[Slo], progress: ProgressSink
     ) -> RunResult:
-        if self._inner.runs == 1:
-            self._store.set_state(self._study_id, StudyState.CANCELLED)
+        if self._inner.runs == self._trials:
+            self._store.set_state(self._study_id, self._state)
         return self._inner.run(deployment, workload, plan, slos, progress)
 
 
-def test_a_cancelled_study_ends_after_the_trial_that_runs() -> None:
+@pytest.mark.parametrize("asked", [StudyState.CANCELLING, StudyState.CANCELLED])
+@pytest.mark.parametrize("trials", [1, SPEC.budget.trials])
+def test_a_cancelled_study_ends_after_the_trial_that_runs(asked: StudyState, trials: int) -> None:
+    """In the search as in the verification."""
     clock = FakeClock()
     store = MemoryStudyStore(clock)
     study_id = store.create_study(SPEC, {}).id
-    study = work(store, study_id, clock, "first", Cancelling(store, study_id, clock))
+    study = work(store, study_id, clock, "first", Stopping(store, study_id, clock, asked, trials))
     assert (study.state, study.recommendation, study.owner) == (StudyState.CANCELLED, None, None)
-    assert [t.state for t in store.trials(study_id)] == [TrialState.DONE] * 2
+    assert [t.state for t in store.trials(study_id)] == [TrialState.DONE] * (trials + 1)
+
+
+@pytest.mark.parametrize("trials", [1, SPEC.budget.trials])
+def test_a_paused_study_goes_on_to_the_same_end(trials: int) -> None:
+    clock = FakeClock()
+    store = MemoryStudyStore(clock)
+    study_id, other = store.create_study(SPEC, {}).id, store.create_study(SPEC, {}).id
+    stopper = Stopping(store, study_id, clock, StudyState.PAUSING, trials)
+    paused = work(store, study_id, clock, "first", stopper)
+    assert (paused.state, paused.owner) == (StudyState.PAUSED, None)
+    assert [t.state for t in store.trials(study_id)] == [TrialState.DONE] * (trials + 1)
+    assert work(store, study_id, clock, "second").state is work(store, other, clock, "third").state
+    assert len(store.trials(study_id)) == len(store.trials(other))
 
 
 def test_a_living_owner_is_not_disturbed() -> None:
