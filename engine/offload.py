@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 
 from energyopt.core.clock import Clock
-from energyopt.core.config import EngineConfig
+from energyopt.core.config import EngineConfig, KvConfig
 
 from .fingerprint import kv_layout
 from .kv.assembly import open_tiers
-from .kv.chooser import Chooser
-from .kv.ports import LoadRecord
+from .kv.chooser import Chooser, LoadAlways, LoadIfCheaper
+from .kv.economy import Economy
 from .kv.tiers import Tiers
 from .models import LoadedModel
 from .mover import TorchMover
 from .runner import TorchRunner
+
+logger = logging.getLogger(__name__)
 
 
 def tiers_for(
@@ -23,11 +25,27 @@ def tiers_for(
     runner: TorchRunner,
     clock: Clock,
     *,
-    chooser: Chooser | None = None,
-    on_load: Callable[[LoadRecord], None] | None = None,
+    economy: Economy | None = None,
 ) -> Tiers | None:
-    """None without tiers in ``config``; the model's files are read only with some. Raises what ``open_tiers`` does."""
+    """None without tiers in ``config``; the model's files are read only with some. Raises what ``open_tiers`` does.
+
+    ``economy`` learns from every load, and decides about them if the configuration says so.
+    """
     if not config.kv.tiers:
         return None
     mover = TorchMover(runner.pool, kv_layout(loaded, runner.cache))
-    return open_tiers(config, mover, clock, chooser=chooser, on_load=on_load)
+    economy = economy or Economy()
+    chooser = choose_loads(config.kv, economy, mover.block_bytes)
+    return open_tiers(config, mover, clock, chooser=chooser, on_load=economy.on_load)
+
+
+def choose_loads(kv: KvConfig, economy: Economy, block_bytes: int) -> Chooser:
+    """The policy of ``kv.tier_load``. Where no sensor tells joules, "cheaper" is decided by time, and says so."""
+    if kv.tier_load == "always":
+        return LoadAlways()
+    compute, loads = economy.prefill_seconds, economy.load_seconds
+    if kv.tier_load == "cheaper" and economy.measures:
+        compute, loads = economy.prefill_joules, economy.load_joules
+    elif kv.tier_load == "cheaper":
+        logger.warning("No sensor tells joules here: whether to load or to compute is decided by time.")
+    return LoadIfCheaper(compute, loads, block_tokens=kv.block_tokens, block_bytes=block_bytes)

@@ -19,6 +19,19 @@ STORE_SECONDS = _tier("store_seconds_total", "Time spent writing to a tier, off 
 EVICTIONS = _tier("evicted_blocks_total", "Blocks that this process gave up to make room in a tier.")
 FAILURES = _tier("failed_blocks_total", "Blocks that a tier did not give or take, and were computed.", "reason")
 
+SAVED_JOULES = own(
+    "kv_hit_saved_joules_total",
+    "counter",
+    "Energy that computing the tokens of hits would have taken, by the tier they came from (device included).",
+    *("model", "tier", "source"),
+)
+SPENT_JOULES = own(
+    "kv_load_joules_total",
+    "counter",
+    "Energy while loads ran; estimated where a step ran beside them.",
+    *("model", "tier", "source"),
+)
+
 VLLM_OFFLOAD_BYTES = Metric(
     "vllm:kv_offload_total_bytes_total",
     "counter",
@@ -42,6 +55,8 @@ TIERS: tuple[Metric, ...] = (
     STORE_SECONDS,
     EVICTIONS,
     FAILURES,
+    SAVED_JOULES,
+    SPENT_JOULES,
     VLLM_OFFLOAD_BYTES,
     VLLM_OFFLOAD_SECONDS,
 )

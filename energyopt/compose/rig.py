@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import EngineConfig
-from energyopt.core.errors import ModelFormatError
+from energyopt.core.errors import ModelFormatError, SensorError
 from energyopt.core.records import RequestRecord, StepRecord
+from energyopt.core.results import EnergyTotal, total_energy
+from energyopt.core.units import Seconds
 from engine.front import EngineFront
+from engine.kv.economy import Economy, EnergyBetween
 from engine.kv.tiers import Tiers
 from engine.models import LoadedModel, load_model
 from engine.offload import tiers_for
@@ -50,6 +53,7 @@ class LoadedEngine:
     meter: Meter
     clock: Clock
     tiers: Tiers | None
+    economy: Economy
 
     def start(self, on_step: OnStep, on_request: OnRequest) -> RunningEngine:
         """Begin to sample and to serve; every step goes to the meter's ledger, then to ``on_step``."""
@@ -57,6 +61,7 @@ class LoadedEngine:
 
         def record(step: StepRecord) -> None:
             self.meter.record(step)
+            self.economy.on_step(step)
             on_step(step)
 
         front = EngineFront(
@@ -92,7 +97,22 @@ def load_engine(
         tenants=tenants,
         statuses=found.statuses,
     )
-    return LoadedEngine(config, loaded, runner, meter, clock, tiers_for(config, loaded, runner, clock))
+    economy = Economy(_energy_of(meter) if meter.channels else None)
+    tiers = tiers_for(config, loaded, runner, clock, economy=economy)
+    return LoadedEngine(config, loaded, runner, meter, clock, tiers, economy)
+
+
+def _energy_of(meter: Meter) -> EnergyBetween:
+    """Joules of all sensors between two times, from what was sampled; no driver is called and nothing waits."""
+    curves = [channel.curve for channel in meter.channels]
+
+    def between(start: float, end: float) -> EnergyTotal | None:
+        try:
+            return total_energy([curve.window(Seconds(start), Seconds(end)) for curve in curves])
+        except SensorError:
+            return None  # not covered yet, or a gap: asked again until it is old
+
+    return between
 
 
 def build_rig(config: EngineConfig, meter_kind: str) -> TrialRig:

@@ -12,13 +12,15 @@ from api.app import create_app
 from api.serve import bind, serve
 from api.services import Services
 from energyopt import __version__
-from energyopt.core.config import Config, EngineConfig, PowerConfig
+from energyopt.core.config import Config, EngineConfig, PowerConfig, TierConfig
 from energyopt.core.errors import ConfigError, RequestError
 from energyopt.core.footprint import FootprintConfig, describe_boundary
 from energyopt.core.records import RequestRecord
 from energyopt.core.slo import Slo
 from energyopt.core.units import format_si
+from engine.kv.assembly import default_folder
 from engine.ports import EngineStats
+from telemetry.economy_metrics import EconomyCollector
 from telemetry.exporter import Exporter
 from telemetry.idle import idle_policy
 
@@ -117,6 +119,7 @@ class _Service:
         self._exporter = Exporter(
             ready.meter, ready.loaded.name, lambda: self.engine.front.stats(), rates=self._rates, clock=ready.clock
         )
+        self._exporter.add(EconomyCollector(ready.loaded.name, ready.economy.counts))
         if control.collector is not None:
             self._exporter.add(control.collector)
         self._clock = ready.clock
@@ -149,18 +152,29 @@ class _Service:
 
     def description(self) -> list[str]:
         """The effective settings, for the log."""
-        loaded, cache = self.engine.loaded, self.engine.front.cache
+        loaded, cache, config = self.engine.loaded, self.engine.front.cache, self._request.engine
         pool = format_si(cache.num_blocks * cache.bytes_per_block, "B")
         lines = [
             f"model {loaded.name} from {loaded.path}, {str(loaded.dtype).removeprefix('torch.')} on {loaded.device}, "
             f"context {loaded.max_model_len}",
             f"KV pool {cache.num_blocks} blocks of {cache.block_tokens} tokens ({pool})",
             describe_prefix_cache(self.engine.front.stats()),
+            *(describe_tier(tier, config) for tier in config.kv.tiers),
         ]
         lines += [f"energy: {reason}" for reason in self.engine.meter.reasons]
         if self._rates is not None:
             lines.append(f"carbon and cost cover {describe_boundary(self._rates.boundary, idle=True)}")
         return lines
+
+
+def describe_tier(tier: TierConfig, config: EngineConfig) -> str:
+    """One tier's size and place, and what it does when it is full or not worth asking."""
+    kv, size = config.kv, format_si(tier.size(config.layout), "B")
+    if tier.kind == "shared":
+        return f"KV tier shared: {size} of this host lent to {tier.path}; loads {kv.tier_load}"
+    if tier.kind == "disk":
+        return f"KV tier disk: {size} in {tier.path or default_folder()}; loads {kv.tier_load}"
+    return f"KV tier host: {size}, {kv.tier_eviction.upper()}; loads {kv.tier_load}"
 
 
 def describe_prefix_cache(stats: EngineStats) -> str:

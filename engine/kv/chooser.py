@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Protocol
+
+from .linear import LinearCost
+
+_EXPLORE = 32
+"""Every so many-th time it loads against its belief: a tier that became faster would never be noticed otherwise."""
 
 
 class Chooser(Protocol):
@@ -19,3 +26,50 @@ class LoadAlways:
 
     def worth_loading(self, tiers: Sequence[str]) -> int:
         return len(tiers)
+
+
+class LoadIfCheaper:
+    """Loads the head of a prefix that makes loading plus computing cheapest, in one measure: seconds or joules.
+
+    ``compute`` is the cost of tokens, ``loads`` that of bytes by tier; both go on learning. As long as one of them
+    is not known everything is loaded, which is how it becomes known.
+    """
+
+    def __init__(
+        self, compute: LinearCost, loads: Mapping[str, LinearCost], *, block_tokens: int, block_bytes: int
+    ) -> None:
+        self._compute = compute
+        self._loads = loads
+        self._block_tokens = block_tokens
+        self._block_bytes = block_bytes
+        self._refusals = 0
+
+    def worth_loading(self, tiers: Sequence[str]) -> int:
+        costs = {cut: self._cost(tiers, cut) for cut in _cuts(tiers)}
+        known = {cut: cost for cut, cost in costs.items() if cost is not None}
+        if len(known) < len(costs):
+            return len(tiers)
+        best = min(known, key=lambda cut: (known[cut], -cut))
+        if best == len(tiers):
+            return best
+        self._refusals += 1
+        return len(tiers) if self._refusals % _EXPLORE == 0 else best
+
+    def _cost(self, tiers: Sequence[str], cut: int) -> float | None:
+        """Of loading ``cut`` blocks and computing the others; one more block costs no new step."""
+        each = self._compute.slope
+        if each is None:
+            return None
+        total = each * self._block_tokens * (len(tiers) - cut)
+        for tier, blocks in Counter(tiers[:cut]).items():
+            known = self._loads.get(tier)
+            cost = None if known is None else known.of(blocks * self._block_bytes)
+            if cost is None:
+                return None
+            total += cost
+        return total
+
+
+def _cuts(tiers: Sequence[str]) -> list[int]:
+    """Where it can be worth to stop: before everything, between two tiers, after everything."""
+    return [0, *(at for at, (left, right) in enumerate(pairwise(tiers), 1) if left != right), len(tiers)]

@@ -28,6 +28,7 @@ from telemetry.control.loop import Actuator, GovernorLoop
 from telemetry.control.metrics import ControlCollector
 from telemetry.control.window import LatencyWindow
 from telemetry.cost_model import FittedWeight
+from telemetry.economy_metrics import EconomyCollector
 from telemetry.exporter import Exporter
 from telemetry.fake import FakeSource
 from telemetry.fake_status import FakeStatus
@@ -49,6 +50,12 @@ class Tier:
     store_seconds: float = 0.25
     evictions: int = 3
     failures: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Economy:
+    saved: dict[str, float] = field(default_factory=lambda: {"device": 30.0, "host": 20.0})
+    spent: dict[tuple[str, str], float] = field(default_factory=lambda: {("host", "counter"): 2.5})
 
 
 @dataclass(frozen=True)
@@ -318,6 +325,15 @@ def test_every_tier_has_its_counters_and_the_host_tier_vllms_names(clock: FakeCl
     assert found[at("vllm:kv_offload_total_time_total", **vllm, transfer_type="GPU_to_CPU")] == 0.25
 
 
+def test_joules_saved_by_hits_are_estimates_and_joules_of_loads_name_their_source(clock: FakeClock) -> None:
+    exporter = Exporter(Meter((), clock), "m")
+    exporter.add(EconomyCollector("m", Economy))
+    found = page(exporter)
+    saved = {"model": "m", "source": "estimated"}
+    assert found[at("energyopt_kv_hit_saved_joules_total", **saved, tier="host")] == 20.0
+    assert found[at("energyopt_kv_load_joules_total", model="m", tier="host", source="counter")] == 2.5
+
+
 def test_an_engine_without_tiers_has_no_series_of_them(clock: FakeClock) -> None:
     found = page(Exporter(Meter((), clock), "m", lambda: replace(Stats(), tiers=())))
     assert not [name for name, _ in found if "kv_tier" in name or "offload" in name]
@@ -339,6 +355,7 @@ def test_everything_published_is_in_the_catalogue(clock: FakeClock) -> None:
     rates = Rates(FootprintConfig(pue=1.2, grid=400.0, price_per_kilowatt_hour=0.1), [Scope.GPU])
     meter = running(clock, *sensors, statuses=[FakeStatus(clock)], weigh=weigh)
     exporter = Exporter(meter, "m", Stats, rates=rates, clock=clock)
+    exporter.add(EconomyCollector("m", Economy))
     exporter.serving.observe_request(RECORD, EnergyTotal(joules=Joules(1), error=Joules(0), sources=(Source.COUNTER,)))
     text, _ = exporter.render()
     agent = CollectorRegistry()
