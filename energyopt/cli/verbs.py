@@ -37,6 +37,7 @@ VERBS = (
     Verb(("agent",), "energyopt.cli.agent", "agent", "Measure this host's GPUs and CPUs and serve /metrics."),
     Verb(("watch",), "energyopt.cli.watch", "watch", "Power and energy of every device, live in the terminal."),
     Verb(("bench",), "energyopt.cli.bench", "bench", "Measure a server under a workload: latency, hits, joules."),
+    Verb(("verify",), "energyopt.cli.verify", "verify", "Check that a configuration still gives the right answers."),
     Verb(("doctor",), "energyopt.cli.doctor", "doctor", "Say what works on this machine and why not."),
     Verb(("plan",), "energyopt.cli.plan", "plan", "Plan a deployment on GPUs that need not exist yet (simulated)."),
     Verb(("calibrate",), "energyopt.cli.calibrate", "calibrate", "Fit the simulator to measured runs of your own."),

@@ -145,6 +145,21 @@ def test_an_unknown_model_and_a_broken_body_are_refused_with_a_message(server: S
     assert httpx.post(f"{server.url}/v1/chat/completions", content=b"{", timeout=30).status_code == 400
 
 
+def test_a_server_agrees_with_its_own_recording(server: Served, tmp_path: Path) -> None:
+    few = ["--prompts", "2", "--tokens", "8", "--words", "40", "--db", str(tmp_path / "r.db")]
+    kept = str(tmp_path / "baseline.json")
+    for words in (["--save", kept], ["--baseline", kept, "--json"]):
+        words = ["verify", server.url, *words, *few]
+        done = CliRunner().invoke(build_app(words), words)
+        assert done.exception is None, done.output
+    report = json.loads(done.stdout)
+    assert report["passed"]
+    seen = {check["name"]: check for check in report["checks"]}
+    assert seen["greedy tokens"]["score"] == 1.0
+    assert seen["log-probabilities"]["score"] == pytest.approx(0.0, abs=1e-4)
+    assert seen["JSON by schema"]["passed"] is None, "a random model writes no JSON, so this check decides nothing"
+
+
 def test_client_server_and_trace_agree_on_cached_tokens(server: Served, tmp_path: Path) -> None:
     """Agentic sessions replayed one after the other: usage, the server's counters and the prediction are equal."""
     httpx.post(f"{server.url}/reset_prefix_cache", timeout=30)

@@ -1,0 +1,1 @@
+"""Whether a configuration still gives the right answers."""
