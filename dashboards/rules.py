@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from telemetry import control_catalog as control
 from telemetry.catalog import ATTRIBUTED, CPU, DEVICE, GPU, ITL, TTFT, SensorMetrics
 
 from .energy import model_tokens_per_joule, power
@@ -176,6 +177,16 @@ def _caps(at: Limits) -> tuple[Alert, ...]:
             "critical",
             f"{gpu} draws more than its power limit",
             f"Its mean power has been more than {at.over_cap:.0%} above the requested limit for 5 minutes.",
+        ),
+        Alert(
+            "EnergyoptCapLeaseExpired",
+            f"min by ({by}) ({EVERY.gauge(control.LEASE_REMAINING)})",
+            "<",
+            0.5,
+            60,
+            "critical",
+            f"The lease on the limits of {gpu} is lost",
+            "What was found has been put back: the device runs without the cap that its process believes in.",
         ),
         Alert(
             "EnergyoptHeldDownByHeat",

@@ -34,6 +34,7 @@ _UNITS: Mapping[str, Dimension] = {
     "percentunit": {},
     "short": {},
     "cps": {"s": -1},
+    "Bps": {"B": 1, "s": -1},
     "reqps": {"req": 1, "s": -1},
 }
 

@@ -12,6 +12,7 @@ from ..board import Row, build_board, choice
 from ..catalog import GPU as UID
 from ..energy import WATT_HOUR
 from ..panels import Frame, bar_panel, query, stat_panel, state_panel, time_panel
+from .governor import leases
 from .gpu_status import CHOSEN, limits, restraints
 from .scope import ALL, SCOPE, common_variables
 
@@ -29,6 +30,7 @@ def build() -> dict[str, Any]:
             Row("GPUs", 9, _gpus()),
             Row("Limits and clocks", 9, limits()),
             Row("What holds it down", 8, restraints()),
+            Row("Held by a lease", 7, leases()),
             Row("Health of the GPU sensors", 8, _health()),
             Row("Readings that did not count", 7, _readings()),
             Row("CPUs and memory", 8, _cpus()),

@@ -15,7 +15,9 @@ from ..energy import measured_output, model_tokens_per_joule
 from ..panels import Frame, heat_panel, query, stat_panel, time_panel
 from ..promql import ratio
 from .accounts import accounts
+from .governor import governor
 from .scope import ALL, NO_ENGINE, NO_REQUESTS, NO_SPLIT, common_variables, model_variable
+from .tiers import tiers
 
 CHOSEN = 'model=~"$model"'
 COMPUTED = 'source="local_compute"'
@@ -37,6 +39,8 @@ def build() -> dict[str, Any]:
             Row("Energy", 9, _energy()),
             Row("Who uses it", 8, accounts()),
             Row("Cache", 8, _cache()),
+            Row("Tiers of the cache", 8, tiers()),
+            Row("Governor", 8, governor()),
         ],
         [*common_variables(), model_variable(), _slo("ttft", "TTFT", TTFT, 0.5), _slo("itl", "ITL", ITL, 0.05)],
     )

@@ -13,12 +13,14 @@ import socket
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -27,9 +29,14 @@ import yaml
 from dashboards.rule_files import as_yaml, prometheus_rules
 from dashboards.shipped import shipped_boards
 from energyopt.core.clock import FakeClock
+from energyopt.core.config import PowerConfig
 from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord, StepShare
 from energyopt.core.results import Scope, Source
-from energyopt.core.units import Seconds, Watts
+from energyopt.core.units import Hertz, Seconds, Watts
+from engine.kv.ports import TierCounts
+from telemetry.control.leased import HeldLease
+from telemetry.control.loop import GovernorLoop
+from telemetry.control.metrics import ControlCollector
 from telemetry.cost_model import FittedWeight
 from telemetry.exporter import Exporter
 from telemetry.fake import FakeSource
@@ -49,19 +56,24 @@ REQUESTS, STEPS, STEP = 4.0, 4.0, 0.25
 THROTTLED = 0.25
 """Share of time that a cap holds both GPUs down."""
 TTFT, GAP, E2E = 0.3, 0.02, 2.0
+LOADED, STORED, LOADING = 4e6, 2e6, 0.5
+"""Bytes per second from and to the host tier, and seconds of a second that loading takes."""
+DECISIONS = {"hold": 40.0, "room": 10.0}
+"""Of the governor, per second."""
 
 
 class Load:
     """The engine's counters after ``seconds`` of this load."""
 
     running, waiting, blocks_used, blocks_total = 3, 2, 25, 100
-    loading, load_failures, min_hit_tokens, retention_interval = 0, 0, 16, 0
-    tiers = ()
+    loading, load_failures, min_hit_tokens, retention_interval = 1, 0, 16, 0
 
     def __init__(self, seconds: float) -> None:
         self.prompt_tokens = round(PROMPT * seconds)
         self.output_tokens = round(OUTPUT * seconds)
         self.preemptions = round(0.5 * seconds)
+        copies = {"load_bytes": round(LOADED * seconds), "store_bytes": round(STORED * seconds)}
+        self.tiers = (TierCounts("host", load_seconds=LOADING * seconds, **copies, failures={"checksum": 0}),)
         self.steps = round(STEPS * seconds)
         self.step_seconds = STEPS * seconds * STEP * (PREFILL + DECODE)
         self.prompt_tokens_by_source: Mapping[str, int] = {
@@ -90,7 +102,23 @@ class World:
             weigh=FittedWeight(),
             statuses=[self._status("GPU-a"), self._status("GPU-b")],
         )
-        self._exporter = Exporter(self._meter, "m", lambda: Load(self._clock.now() - self._start))
+        self._exporter = self._page()
+
+    def _page(self) -> Exporter:
+        """With the lease that a serving process holds on both GPUs, and its governor."""
+        power = PowerConfig(cap=Watts(500.0), sm_clock=Hertz(1.5e9))
+        lease = SimpleNamespace(devices=("GPU-a", "GPU-b"), power=power, lost=None, remaining=7.5, foreign=("GPU-b",))
+        exporter = Exporter(self._meter, "m", lambda: Load(self._clock.now() - self._start))
+        exporter.add(ControlCollector(cast(HeldLease, lease), cast(GovernorLoop, self)))
+        return exporter
+
+    refused, margin = 0, 0.2
+
+    @property
+    def counts(self) -> Counter[str]:
+        """The governor's decisions so far."""
+        elapsed = self._clock.now() - self._start
+        return Counter({reason: round(rate * elapsed) for reason, rate in DECISIONS.items()})
 
     def _source(self, watts: float, sensor: SensorId, source: Source) -> FakeSource:
         counted = source is Source.COUNTER
@@ -223,6 +251,10 @@ GPU: Expected = {
     "Clock locks": [({"domain": "sm", "bound": "max"}, 1.5e9)],
     "Held down by": [({"reason": "power_cap"}, 1), ({"reason": "thermal_hw"}, 0)],
     "Share of time held down": [({"gpu_uuid": "GPU-a", "reason": "power_cap"}, THROTTLED)],
+    "Caps held": [({"gpu_uuid": "GPU-a"}, 500)],
+    "Clock ceilings held": [({"gpu_uuid": "GPU-b"}, 1.5e9)],
+    "Lease left": [({"gpu_uuid": "GPU-a"}, 7.5)],
+    "Limits as set": [({"gpu_uuid": "GPU-a"}, 0), ({"gpu_uuid": "GPU-b"}, 1)],
     "Temperature": [({"gpu_uuid": "GPU-a", "sensor": "gpu"}, 54)],
     "Utilization": [({"unit": "compute"}, 0.9), ({"unit": "memory"}, 0.4)],
     "Energy in range by GPU": [
@@ -271,6 +303,13 @@ SERVING: Expected = {
     "Joules per computed prompt token": [({}, POWER * PREFILL / COMPUTED)],
     "Power saved by the cache (estimate)": [({}, POWER * PREFILL * (DEVICE_TIER + HOST_TIER) / COMPUTED)],
     "Preemptions": [({"model": "m"}, 0.5)],
+    "Bytes from and to tiers": [({"tier": "host"}, LOADED), ({"tier": "host"}, STORED)],
+    "Speed of tiers": [({"tier": "host"}, LOADED / LOADING)],
+    "Waiting for a tier": [({}, 1)],
+    "Blocks that a tier did not give": [({"tier": "host", "reason": "checksum"}, 0)],
+    "Room under the tightest objective": [({}, 0.2)],
+    "Governor decisions": [({"reason": name}, rate) for name, rate in DECISIONS.items()],
+    "Refused changes": [({}, 0)],
 }
 UNCHECKED = {
     "Energy per day",  # a day is longer than this test

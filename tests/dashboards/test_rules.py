@@ -131,6 +131,11 @@ FIRES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
         AT_DEVICE,
         "20m",
     ),
+    "EnergyoptCapLeaseExpired": (
+        {f"energyopt_gpu_power_lease_remaining_seconds{{{DEVICE}}}": "0x20"},
+        AT_DEVICE,
+        "5m",
+    ),
     "EnergyoptHeldDownByHeat": (
         {f'energyopt_gpu_throttle_seconds_total{{{DEVICE},reason="thermal_hw"}}': "0+6x60"},
         AT_DEVICE,
@@ -151,6 +156,7 @@ FIRES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     ),
 }
 CALM = {
+    f"energyopt_gpu_power_lease_remaining_seconds{{{DEVICE}}}": "7x800",
     f'energyopt_gpu_power_limit_watts{{{DEVICE},kind="requested"}}': "300x800",
     f'energyopt_gpu_throttle_seconds_total{{{DEVICE},reason="thermal_hw"}}': "0+1x800",
     f'energyopt_gpu_throttle_seconds_total{{{DEVICE},reason="power_cap"}}': "0+30x800",
