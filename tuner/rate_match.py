@@ -48,13 +48,18 @@ def match_pools(prefill: PoolRate, decode: PoolRate, devices: int) -> Match | No
     best: tuple[float, int, Match] | None = None
     for count in range(1, (devices - decode.devices) // prefill.devices + 1):
         for other in _decode_counts(prefill, decode, count, devices):
-            flow = min(PREFILL_YIELD * count * prefill.rate, DECODE_YIELD * other * decode.rate)
+            flow = flow_of(prefill, count, decode, other)
             used = count * prefill.devices + other * decode.devices
             if best is None or (flow, -used) > best[:2]:
                 watts = prefill.watts(count, flow) + decode.watts(other, flow)
                 watts += (devices - used) * decode.idle_watts
                 best = (flow, -used, Match(count, other, flow, watts))
     return None if best is None else best[2]
+
+
+def flow_of(prefill: PoolRate, prefills: int, decode: PoolRate, decodes: int) -> float:
+    """Requests per second that so many engines of each pool carry together."""
+    return min(PREFILL_YIELD * prefills * prefill.rate, DECODE_YIELD * decodes * decode.rate)
 
 
 def _decode_counts(prefill: PoolRate, decode: PoolRate, count: int, devices: int) -> Iterable[int]:

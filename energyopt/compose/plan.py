@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from pydantic import Field
 
@@ -14,13 +14,18 @@ from tuner.export.command import vllm_command
 from tuner.simulator.constants import Constants, load_constants
 from tuner.simulator.hardware import Gpu, load_gpu
 from tuner.simulator.models import ModelSpec, Precision, load_model_spec
-from tuner.simulator.planner import BUDGET, Plan, Planner, Pool, Screening
+from tuner.simulator.planner import BUDGET, Planner
+from tuner.simulator.plans import Plan, Pool, Screening
+from tuner.simulator.sensitivity import Influence, sensitivity
 from tuner.simulator.steady import Lengths
 from tuner.simulator.verification import BLOCK, Verified, verify
 
 NOTICE = "simulated: predicted by a model of the hardware, not measured"
 MAX_VERIFIED = 4
 """Plans of the front that are simulated event by event, best first."""
+RIVALS = 12
+"""Plans of the front that might overtake the recommendation if an unverified value is off."""
+Stage = Callable[[str], None]
 
 
 class PlanRequest(Config):
@@ -41,7 +46,9 @@ class PlanRequest(Config):
 
 @dataclass(frozen=True, slots=True)
 class GpuPlan:
-    """The plan for one GPU type. ``verified`` are front plans that were run, best first, feasible or not."""
+    """The plan for one GPU type. ``verified`` are front plans that were run, best first, feasible or not;
+    ``influences`` is how the recommendation depends on what nobody has verified.
+    """
 
     gpu: Gpu
     spec: ModelSpec
@@ -49,6 +56,7 @@ class GpuPlan:
     devices: int
     screening: Screening
     verified: tuple[Verified, ...]
+    influences: tuple[Influence, ...] = ()
 
     @property
     def recommendation(self) -> Plan | None:
@@ -59,15 +67,15 @@ class GpuPlan:
         return next((one for one in self.verified if one.plan is plan), None)
 
 
-def make_plans(request: PlanRequest) -> list[GpuPlan]:
+def make_plans(request: PlanRequest, on_stage: Stage = lambda text: None) -> list[GpuPlan]:
     """One plan for each GPU type, at the same SLO. With a power budget each type gets the GPUs that it can supply.
 
-    Raises ConfigError, SloError, NotFoundError.
+    ``on_stage`` is told what is being done. Raises ConfigError, SloError, NotFoundError.
     """
-    return [_plan(request, load_gpu(name)) for name in request.gpus]
+    return [_plan(request, load_gpu(name), on_stage) for name in request.gpus]
 
 
-def _plan(request: PlanRequest, gpu: Gpu) -> GpuPlan:
+def _plan(request: PlanRequest, gpu: Gpu, on_stage: Stage) -> GpuPlan:
     spec = load_model_spec(request.model, request.precision)
     constants = load_constants(gpu, moe=spec.moe, path=request.constants)
     slos = [Slo.parse(text) for text in request.slos]
@@ -80,14 +88,27 @@ def _plan(request: PlanRequest, gpu: Gpu) -> GpuPlan:
             raise ConfigError(f"A power budget of {request.power_budget:g} W does not supply one {gpu.name}.")
     lengths = Lengths(request.prompt, request.output, request.cached)
     planner = Planner(spec, gpu, constants, devices=devices, lengths=lengths, slos=slos, pools=request.pools)
+    on_stage(f"screening layouts, pools, clocks and caps on {devices} x {gpu.name}")
     screening = planner.screen()
-    return GpuPlan(gpu, spec, constants, devices, screening, tuple(_verified(planner, screening, slos)))
+    verified = tuple(_verified(planner, screening, slos, on_stage))
+    plan = GpuPlan(gpu, spec, constants, devices, screening, verified)
+    if plan.recommendation is None:
+        return plan
+    on_stage("weighing what nobody has verified")
+    front = [one for one in screening.front if one is not plan.recommendation and _not_refuted(plan, one)]
+    return replace(plan, influences=tuple(sensitivity(planner, plan.recommendation, front[:RIVALS])))
 
 
-def _verified(planner: Planner, screening: Screening, slos: Sequence[Slo]) -> Iterator[Verified]:
+def _not_refuted(plan: GpuPlan, one: Plan) -> bool:
+    run = plan.run_of(one)
+    return run is None or run.feasible
+
+
+def _verified(planner: Planner, screening: Screening, slos: Sequence[Slo], on_stage: Stage) -> Iterator[Verified]:
     """The best plans until one holds, and at last the best without a prefill pool."""
     plain = [plan for plan in screening.front if plan.prefill is None]
     for plan in [*screening.front[:MAX_VERIFIED], *plain[:1]]:
+        on_stage(f"simulating a deployment of {plan.tokens_per_joule:.3g} tokens/J event by event")
         run = verify(planner, plan, slos)
         yield run
         if run.feasible:
@@ -111,6 +132,16 @@ def launch_commands(plan: GpuPlan, chosen: Plan, model: str) -> list[str]:
     return lines
 
 
+def deployment_of(plan: Plan, model: str) -> Deployment:
+    """A plan in the project's own form: both pools with their replicas, limits and whole layouts."""
+    pools = [
+        _pool_config(pool, model).model_copy(update={"replicas": pool.replicas})
+        for pool in (plan.decode, plan.prefill)
+        if pool
+    ]
+    return Deployment(decode=pools[0], prefill=pools[1] if len(pools) > 1 else None)
+
+
 def _pool_config(pool: Pool, model: str) -> PoolConfig:
     engine = EngineConfig.model_validate(
         {
@@ -122,70 +153,3 @@ def _pool_config(pool: Pool, model: str) -> PoolConfig:
         }
     )
     return PoolConfig(engine=engine, power=pool.power)
-
-
-def plan_document(request: PlanRequest, plans: Sequence[GpuPlan]) -> dict[str, object]:
-    """The whole answer as one JSON-ready document."""
-    return {
-        "source": "simulated",
-        "notice": NOTICE,
-        "request": request.model_dump(mode="json"),
-        "plans": [_gpu_document(plan, request.model) for plan in plans],
-    }
-
-
-def _gpu_document(plan: GpuPlan, model: str) -> dict[str, object]:
-    chosen = plan.recommendation
-    return {
-        "gpu": plan.gpu.name,
-        "devices": plan.devices,
-        "constants": plan.constants.origin,
-        "provenance": plan.constants.provenance,
-        "relative_error": plan.constants.error,
-        "unverified_facts": list(plan.gpu.unverified),
-        "model_is_approximate": plan.spec.approximate,
-        "layouts_considered": plan.screening.layouts.considered,
-        "layouts_removed": dict(plan.screening.layouts.removed),
-        "points_removed": dict(plan.screening.removed),
-        "priced": plan.screening.priced,
-        "feasible": plan.screening.feasible,
-        "front": [point_document(one, plan.run_of(one)) for one in plan.screening.front],
-        "recommendation": None if chosen is None else point_document(chosen, plan.run_of(chosen)),
-        "launch": [] if chosen is None else launch_commands(plan, chosen, model),
-        "nearest": [point_document(one, None) for one in plan.screening.nearest],
-    }
-
-
-def point_document(plan: Plan, run: Verified | None) -> dict[str, object]:
-    """One deployment with its screened figures, and those of its run if it had one."""
-    document: dict[str, object] = {
-        "decode": _pool_document(plan.decode),
-        "prefill": None if plan.prefill is None else _pool_document(plan.prefill),
-        "tok_s_user": plan.user_rate,
-        "tok_s_gpu": plan.device_rate,
-        "tokens_per_joule": plan.tokens_per_joule,
-        "tok_s_per_provisioned_mw": plan.rate_per_megawatt,
-        "ttft_s": plan.ttft,
-        "tpot_s": plan.tpot,
-        "violations": dict(plan.violations),
-        "verified_by_events": run is not None,
-    }
-    if run is not None:
-        document["events"] = {
-            "tokens_per_joule": run.tokens_per_joule,
-            "tok_s_gpu": run.rate / plan.devices,
-            "feasible": run.feasible,
-            "verdicts": [verdict.model_dump(mode="json") for verdict in run.result.verdicts],
-        }
-    return document
-
-
-def _pool_document(pool: Pool) -> Mapping[str, object]:
-    return {
-        "layout": pool.layout.model_dump(mode="json"),
-        "replicas": pool.replicas,
-        "devices": pool.devices,
-        "max_num_seqs": pool.batch,
-        "cap_w": pool.power.cap,
-        "sm_clock_hz": pool.power.sm_clock,
-    }

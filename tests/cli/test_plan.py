@@ -27,7 +27,18 @@ def test_a_plan_is_a_front_a_recommendation_and_a_command(
 ) -> None:
     assert run(monkeypatch, *PLAN, "--gpu", "mi300x", *SLO) == 0
     out, err = capsys.readouterr()
-    for piece in ("simulated", "vllm serve", "recommended", "prior", "fitted", "unverified", "same SLO"):
+    for piece in (
+        "simulated",
+        "vllm serve",
+        "recommended",
+        "prior",
+        "fitted",
+        "unverified",
+        "same SLO",
+        "carried over",
+        "+25%",
+        "x mi300x",
+    ):
         assert piece in out
     assert "simulated" in err
     assert "Traceback" not in err
@@ -82,3 +93,19 @@ def test_accuracy_scores_a_table_from_outside(
     assert set(document["classes"]) == {"b200 dense", "b200 moe", "h100 dense", "h100 moe"}
     assert run(monkeypatch, "accuracy", "mlenergy", str(table)) == 0
     assert "h100 moe" in capsys.readouterr().out
+
+
+def test_a_machine_is_calibrated_from_a_table_and_planned_with(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    runs, constants = tmp_path / "runs.csv", tmp_path / "constants.json"
+    rows = ["model,tp,batch,prompt_tokens,output_tokens,tok_s,watts_per_gpu"]
+    rows += [f"llama-3.1-8b,1,{batch},500,60,{90 * batch**0.7:.1f},{350 + batch}" for batch in (1, 8, 64)]
+    runs.write_text("\n".join(rows), encoding="utf-8")
+    assert run(monkeypatch, "calibrate", "--gpu", "h100", "--csv", str(runs), "--out", str(constants)) == 0
+    assert "held out" in capsys.readouterr().out
+    assert "runs.csv" in json.loads(constants.read_text(encoding="utf-8"))["provenance"]
+    assert run(monkeypatch, *PLAN, *SLO, "--constants", str(constants), "--json") == 0
+    assert "calibrated on 3 runs" in json.loads(capsys.readouterr().out)["plans"][0]["provenance"]
+    assert run(monkeypatch, "calibrate", "--gpu", "h100") == 2
+    assert "either --csv or --study" in " ".join(capsys.readouterr().err.split())

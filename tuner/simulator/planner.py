@@ -7,8 +7,8 @@ power is that of the whole budget: engines by their busy share, and devices that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from energyopt.core.config import ParallelLayout, PowerConfig
 from energyopt.core.pareto import pareto_front
@@ -16,12 +16,13 @@ from energyopt.core.slo import Slo
 from energyopt.core.units import Hertz, Watts
 
 from ..layouts import Enumeration, enumerate_layouts
-from ..rate_match import PoolRate, match_pools
+from ..rate_match import PoolRate, flow_of, match_pools
 from .constants import Constants
 from .hardware import Gpu
 from .machine import Machine
 from .memory import kv_tokens
 from .models import ModelSpec
+from .plans import Plan, Pool, Screening
 from .pools import Link
 from .steady import QUEUEING, Lengths, Steady, aggregated, decode_only, prefill_only
 
@@ -33,81 +34,6 @@ BUDGET = 8192
 MARGIN = 0.05
 """A screened latency must keep its target by this share: the screening is coarser than what verifies it."""
 _POOL_CHOICES = 24
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """``replicas`` equal engines; ``batch`` is per attention replica, 1 in a prefill pool."""
-
-    layout: ParallelLayout
-    power: PowerConfig
-    replicas: int
-    batch: int
-
-    @property
-    def devices(self) -> int:
-        return self.replicas * self.layout.devices
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One screened deployment. Rates are tokens per second of the whole fleet, watts of the whole budget.
-
-    ``violations`` are relative, by SLO; all at most 0 (with the margin) make it feasible.
-    """
-
-    decode: Pool
-    prefill: Pool | None
-    devices: int
-    rate: float
-    watts: float
-    ttft: float
-    tpot: float
-    violations: Mapping[str, float]
-    provisioned: float | None
-
-    @property
-    def user_rate(self) -> float:
-        return 1.0 / self.tpot
-
-    @property
-    def device_rate(self) -> float:
-        """Per GPU of the budget: idle ones count."""
-        return self.rate / self.devices
-
-    @property
-    def tokens_per_joule(self) -> float:
-        return self.rate / self.watts
-
-    @property
-    def rate_per_megawatt(self) -> float | None:
-        """Tokens per second per provisioned megawatt; None where nobody published what a GPU takes all in."""
-        return None if self.provisioned is None else self.rate / (self.devices * self.provisioned) * 1e6
-
-    @property
-    def worst(self) -> float:
-        return max(self.violations.values(), default=-1.0)
-
-    @property
-    def feasible(self) -> bool:
-        return self.worst <= 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Screening:
-    """All that was priced: the Pareto front of what keeps the SLOs, the nearest misses, and what rules removed."""
-
-    layouts: Enumeration
-    priced: int
-    feasible: int
-    front: tuple[Plan, ...]
-    nearest: tuple[Plan, ...]
-    removed: Mapping[str, int]
-
-    @property
-    def best(self) -> Plan | None:
-        """Most tokens per joule among the feasible."""
-        return max(self.front, key=lambda plan: plan.tokens_per_joule, default=None)
 
 
 class Planner:
@@ -141,6 +67,28 @@ class Planner:
         nearest = sorted((plan for plan in plans if not plan.feasible), key=lambda plan: plan.worst)[:3]
         ordered = tuple(sorted(front, key=lambda plan: -plan.tokens_per_joule))
         return Screening(layouts, len(plans), len(feasible), ordered, tuple(nearest), dict(self._removed))
+
+    def on(self, gpu: Gpu, constants: Constants) -> Planner:
+        """The same question on another device."""
+        return Planner(
+            self.spec, gpu, constants, devices=self.devices, lengths=self.lengths, slos=self.slos, pools=self._pools
+        )
+
+    def reprice(self, plan: Plan) -> Plan:
+        """A plan of another planner as this one sees it: the same pools, other figures. Raises ConfigError for a limit
+        outside this device's range.
+        """
+        decode, prefill = plan.decode, plan.prefill
+        machine = self.machine(decode.layout, decode.power)
+        if prefill is None:
+            return self._whole_engines(decode, aggregated(machine, self.lengths, decode.batch, BUDGET), machine.idle)
+        steady = decode_only(machine, self.lengths, decode.batch)
+        rate = PoolRate(steady.rate / self.lengths.output, decode.layout.devices, steady.watts, machine.idle)
+        seconds, other = self._prefill_rate(prefill.layout, prefill.power)
+        flow = flow_of(other, prefill.replicas, rate, decode.replicas)
+        idle = (self.devices - prefill.devices - decode.devices) * machine.idle
+        watts = other.watts(prefill.replicas, flow) + rate.watts(decode.replicas, flow) + idle
+        return self._pools_plan(decode, prefill, flow, watts, steady, seconds)
 
     def layouts(self) -> Enumeration:
         """Valid layouts in which at least one request of full length fits."""
@@ -183,10 +131,11 @@ class Planner:
             machine = self.machine(layout, power)
             for batch in self._batches(layout):
                 steady = aggregated(machine, self.lengths, batch, BUDGET)
-                used = replicas * layout.devices
-                watts = used * steady.watts + (self.devices - used) * machine.idle
-                pool = Pool(layout, power, replicas, batch)
-                yield self._plan(pool, None, replicas * steady.rate, watts, steady)
+                yield self._whole_engines(Pool(layout, power, replicas, batch), steady, machine.idle)
+
+    def _whole_engines(self, pool: Pool, steady: Steady, idle: float) -> Plan:
+        watts = pool.devices * steady.watts + (self.devices - pool.devices) * idle
+        return self._plan(pool, None, pool.replicas * steady.rate, watts, steady)
 
     def _disaggregated(self, layouts: Sequence[ParallelLayout]) -> Iterator[Plan]:
         """Pairs of the most frugal prefill pools and of the decode pools that keep the latency per token."""
@@ -194,17 +143,20 @@ class Planner:
         for steady, machine, power, batch in self._decode_choices(layouts):
             layout = machine.layout
             rate = PoolRate(steady.rate / self.lengths.output, layout.devices, steady.watts, machine.idle)
-            for prompt_time, prefill_rate, prefill_layout, prefill_power in prefills:
+            for seconds, prefill_rate, prefill_layout, prefill_power in prefills:
                 match = match_pools(prefill_rate, rate, self.devices)
-                if match is None:
-                    continue
-                wait = QUEUEING * prompt_time + self.link.seconds(
-                    self.machine(prefill_layout, prefill_power), self.lengths.prompt
-                )
-                whole = Steady(steady.iteration, steady.longest, steady.rate, steady.watts, wait, steady.clock)
-                decode = Pool(layout, power, match.decode, batch)
-                prefill = Pool(prefill_layout, prefill_power, match.prefill, 1)
-                yield self._plan(decode, prefill, match.flow * self.lengths.output, match.watts, whole)
+                if match is not None:
+                    decode = Pool(layout, power, match.decode, batch)
+                    prefill = Pool(prefill_layout, prefill_power, match.prefill, 1)
+                    yield self._pools_plan(decode, prefill, match.flow, match.watts, steady, seconds)
+
+    def _pools_plan(
+        self, decode: Pool, prefill: Pool, flow: float, watts: float, steady: Steady, prompt_seconds: float
+    ) -> Plan:
+        """Screened with the hand-over as part of the wait for the first token, as engines do that pull the cache."""
+        travel = self.link.seconds(self.machine(prefill.layout, prefill.power), self.lengths.prompt)
+        whole = replace(steady, ttft=QUEUEING * prompt_seconds + travel)
+        return self._plan(decode, prefill, flow * self.lengths.output, watts, whole)
 
     @property
     def link(self) -> Link:
@@ -219,11 +171,15 @@ class Planner:
             if layout.dp > 1 or layout.dcp > 1 or layout.pp > 1:
                 continue
             for power in self.powers():
-                machine = self.machine(layout, power)
-                cost = prefill_only(machine, self.lengths)
-                rate = PoolRate(1.0 / cost.seconds, layout.devices, cost.watts, machine.idle)
-                found.append((cost.seconds, rate, layout, power))
+                seconds, rate = self._prefill_rate(layout, power)
+                found.append((seconds, rate, layout, power))
         return sorted(found, key=lambda one: one[1].busy_watts * one[1].devices / one[1].rate)[:_POOL_CHOICES]
+
+    def _prefill_rate(self, layout: ParallelLayout, power: PowerConfig) -> tuple[float, PoolRate]:
+        """Seconds of one prompt, and what an engine of a prefill pool does and draws."""
+        machine = self.machine(layout, power)
+        cost = prefill_only(machine, self.lengths)
+        return cost.seconds, PoolRate(1.0 / cost.seconds, layout.devices, cost.watts, machine.idle)
 
     def _decode_choices(self, layouts: Iterable[ParallelLayout]) -> list[tuple[Steady, Machine, PowerConfig, int]]:
         found = [

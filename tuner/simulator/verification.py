@@ -16,7 +16,8 @@ from energyopt.core.units import Seconds
 from ..counting import Window
 from ..window import report
 from .meter import SimulatedMeter
-from .planner import BUDGET, Plan, Planner, Pool
+from .planner import BUDGET, Planner
+from .plans import Plan, Pool
 from .pools import PooledEngines
 from .replica import Replica, SimRequest
 from .steady import Lengths

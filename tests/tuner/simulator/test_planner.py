@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from energyopt.compose.plan import PlanRequest, launch_commands, make_plans, plan_document
+from energyopt.compose.plan import PlanRequest, launch_commands, make_plans
+from energyopt.compose.plan_files import plan_document, write_plan
+from energyopt.core.config import Deployment
 from energyopt.core.errors import ConfigError, NotFoundError
 from energyopt.core.slo import Slo
 from tuner.simulator.constants import load_constants
 from tuner.simulator.hardware import load_gpu
 from tuner.simulator.models import load_model_spec
 from tuner.simulator.planner import Planner
+from tuner.simulator.sensitivity import sensitivity
 from tuner.simulator.steady import Lengths
 from tuner.simulator.traffic import mooncake_requests, tokens_of
 from tuner.simulator.verification import verify
@@ -119,3 +122,42 @@ def test_trace_rows_share_what_their_hashes_share(tmp_path: Path) -> None:
         list(mooncake_requests(path))
     with pytest.raises(NotFoundError, match="cannot be read"):
         list(mooncake_requests(tmp_path / "absent"))
+
+
+def test_a_plan_leaves_its_manifest_picture_and_commands(tmp_path: Path) -> None:
+    asked = request(pools=False)
+    plans = make_plans(asked)
+    paths = {path.name: path for path in write_plan(tmp_path / "out", asked, plans)}
+    assert set(paths) == {"plan.json", "plan.png", "launch-h100.sh"}
+    document = json.loads(paths["plan.json"].read_text(encoding="utf-8"))
+    assert document["format"] == "energyopt.plan/1"
+    deployment = Deployment.model_validate(document["plans"][0]["deployment"])
+    chosen = plans[0].recommendation
+    assert chosen is not None
+    assert deployment.devices == chosen.decode.devices
+    assert paths["plan.png"].read_bytes().startswith(b"\x89PNG")
+    assert "vllm serve" in paths["launch-h100.sh"].read_text(encoding="utf-8")
+
+
+def test_repricing_on_the_same_device_changes_nothing() -> None:
+    one = planner()
+    for plan in one.screen().front:
+        again = one.reprice(plan)
+        assert again.tokens_per_joule == pytest.approx(plan.tokens_per_joule)
+        assert again.violations == pytest.approx(plan.violations)
+
+
+def test_what_nobody_verified_is_weighed_and_told_from_what_was_measured() -> None:
+    known, unknown = planner(gpu_name="h100"), planner(gpu_name="mi300x")
+    for one, carried in ((known, False), (unknown, True)):
+        front = one.screen().front
+        found = {influence.name: influence for influence in sensitivity(one, front[0], front[1:])}
+        assert ("power.byte" in found) is carried
+        assert "power.link_byte" not in found or front[0].decode.layout.tp > 1
+        sizes = [influence.size for influence in found.values()]
+        assert sizes == sorted(sizes, reverse=True)
+        if carried:
+            less, more = found["power.byte"].changes
+            assert less is not None
+            assert more is not None
+            assert less > 0 > more
