@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from energyopt.core.clock import Clock
 from energyopt.core.errors import ConfigError, NoFeasibleError, StoreError
@@ -26,14 +27,14 @@ from energyopt.core.units import Seconds
 from .lease import DEFAULT_TTL, Lease, LeaseLostError
 from .nearest import explain_infeasible
 from .objective import Objective
-from .ports import Evaluator, PowerController
+from .ports import AccuracyGate, Evaluator, PowerController
 from .progress import Reporter, StudyProgressSink
 from .search.factory import make_searcher
 from .search.ports import Searcher
-from .space import SearchSpace
+from .space import Params, SearchSpace
 from .timing import Timing
 from .trials import StopAskedError, TrialRunner
-from .verification import Verification
+from .verification import GATE_RUNS, Verification
 
 _EVENT_PAGE = 1000
 RUNNABLE = frozenset(StudyState) - {
@@ -60,9 +61,11 @@ class StudyRunner:
         on_progress: StudyProgressSink = lambda progress: None,
         *,
         lease_ttl: Seconds = DEFAULT_TTL,
+        gate: AccuracyGate | None = None,
     ) -> None:
         self._store, self._evaluator, self._power, self._clock = store, evaluator, power, clock
         self._owner, self._on_progress, self._ttl = owner, on_progress, lease_ttl
+        self._gate = gate
 
     def run(self, study_id: str) -> StudyRecord:
         """Start or resume the study and bring it to its end; one that succeeded or was cancelled is returned as it is.
@@ -71,7 +74,7 @@ class StudyRunner:
         whatever broke; then the study is FAILED, and may be run again. An interrupt leaves it resumable.
         """
         study = self._store.study(study_id)
-        job = _Job(study, self._store, self._evaluator, self._power, self._clock, self._on_progress)
+        job = _Job(study, self._store, self._evaluator, self._power, self._clock, self._on_progress, self._gate)
         with Lease(
             self._store, self._clock, study.id, self._owner, ttl=self._ttl, on_wait=job.waiting_for_lease
         ) as lease:
@@ -90,13 +93,15 @@ class _Job:
         power: PowerController,
         clock: Clock,
         on_progress: StudyProgressSink,
+        gate: AccuracyGate | None = None,
     ) -> None:
+        self._gate = gate
         self._id, self._spec, self._store = study.id, study.spec, store
         self._evaluator, self._power, self._clock = evaluator, power, clock
         self._objective = Objective(study.spec.maximize, study.spec.slos)
         self._space = SearchSpace(study.spec.space, study.spec.baseline)
         self._unmetered: int | None = 0
-        self._timing = Timing(study.spec.budget, clock, self._events())
+        self._timing = Timing(study.spec.budget, clock, self._events(), reserve=GATE_RUNS if gate else 0)
         self._reporter = Reporter(study.spec, self._objective, self._timing, clock, on_progress)
 
     def waiting_for_lease(self, seconds: Seconds) -> None:
@@ -189,13 +194,24 @@ class _Job:
         self._enter(StudyState.VERIFYING)
         self._reporter.search_is_over()
         baseline = self._space.baseline_params
-        verification = Verification(self._spec, baseline, self._objective, trials, self._timing.fits)
+        gate = self._gate
+        refuses = None if gate is None else partial(self._refuses, gate)
+        verification = Verification(self._spec, baseline, self._objective, trials, self._timing.fits, refuses)
         recommendation = verification.recommend()
         if recommendation is None:
             self._store.change_state(self._id, StudyState.NO_FEASIBLE, when=StudyState)
             raise NoFeasibleError(explain_infeasible(trials.all()))
         self._store.recommend(self._id, recommendation)
         self._event("study_finished", {"trial": recommendation.trial, "verified": recommendation.verified})
+
+    def _refuses(self, gate: AccuracyGate, params: Params) -> str | None:
+        """Ask the accuracy gate, and keep its answer with the study."""
+        self._reporter.say("comparing the candidate's answers with the baseline's", "verifying")
+        reason = gate.refuses(self._space.apply(params))
+        self._event("accuracy_checked", {"passed": reason is None, "reason": reason})
+        if reason is not None:
+            self._reporter.say(f"refused, its answers are worse than the baseline's: {reason}", "verifying")
+        return reason
 
     def _runner(self, study: StudyRecord, lease: Lease) -> TrialRunner:
         return TrialRunner(

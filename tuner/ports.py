@@ -58,6 +58,15 @@ class Meter(Protocol):
     def reasons(self) -> tuple[str, ...]: ...
 
 
+class AccuracyGate(Protocol):
+    """Decides whether a configuration's answers are as good as the baseline's.
+
+    ``refuses`` blocks for about two runs and says why the configuration may not win, None if it may.
+    """
+
+    def refuses(self, candidate: Deployment) -> str | None: ...
+
+
 class PowerController(Protocol):
     """Applies power limits for the duration of a ``with`` block and restores the values found, however it ends."""
 

@@ -17,11 +17,14 @@ FINISHED = "trial_finished"
 
 
 class Timing:
-    """The study's stopwatch. Every run counts against the budget; time between processes does not."""
+    """The study's stopwatch. Every run counts against the budget; time between processes does not.
 
-    def __init__(self, budget: Budget, clock: Clock, events: Iterable[Event]) -> None:
+    ``reserve`` is work after the search beside the verification pairs, in runs.
+    """
+
+    def __init__(self, budget: Budget, clock: Clock, events: Iterable[Event], *, reserve: int = 0) -> None:
         self._limit, self._clock = budget.seconds, clock
-        self._verification = 2 * budget.verify_pairs
+        self._verification = 2 * budget.verify_pairs + reserve
         self._durations: list[float] = []
         self._earlier = 0.0
         self._start = clock.now()

@@ -14,12 +14,17 @@ from .space import Params
 from .trials import TrialRunner
 from .verify import CONFIDENCE, Candidate, Interval, Pair, gain, kept, order, rank, saving
 
+GATE_RUNS = 2
+"""What the accuracy gate takes, in runs: it starts the baseline and the candidate once each."""
 FALLBACKS = 2
 """How many further candidates are tried after the first one failed."""
 
 
 class Verification:
-    """Finds the recommendation of a study whose search is over; ``fits`` says whether there is time for some runs."""
+    """Finds the recommendation of a study whose search is over.
+
+    ``fits`` says whether there is time for some runs; ``refuses`` is the accuracy gate, None without one.
+    """
 
     def __init__(
         self,
@@ -28,9 +33,11 @@ class Verification:
         objective: Objective,
         trials: TrialRunner,
         fits: Callable[[int], bool] = lambda runs: True,
+        refuses: Callable[[Params], str | None] | None = None,
     ) -> None:
         self._spec, self._baseline, self._objective, self._trials = spec, baseline, objective, trials
-        self._fits = fits
+        self._fits, self._refuses = fits, refuses
+        self._unchecked = False
 
     def recommend(self) -> Recommendation | None:
         """The first candidate that holds; None if none does, which must not be glossed over."""
@@ -75,7 +82,12 @@ class Verification:
         return Recommendation(trial=candidate.trial, verified=False, pairs=0, note=note)
 
     def _challenge(self, candidate: Candidate, place: int) -> Recommendation | None:
-        """The pairs of one candidate. It is dropped at its first miss, or if the baseline turns out as good."""
+        """The pairs of one candidate. It is dropped at its first miss, or if the baseline turns out as good.
+
+        One whose answers are worse than the baseline's is dropped before that: nothing it saves would count.
+        """
+        if self._refused(candidate):
+            return None
         pairs: list[Pair] = []
         first = place * self._spec.budget.verify_pairs
         for pair in range(first, first + self._spec.budget.verify_pairs):
@@ -89,6 +101,13 @@ class Verification:
             if winner is not None and baseline is not None:
                 pairs.append((winner, baseline))
         return self._judge(candidate, pairs)
+
+    def _refused(self, candidate: Candidate) -> bool:
+        """What the accuracy gate says, where there is one and time for it."""
+        self._unchecked = self._refuses is not None and not self._fits(GATE_RUNS)
+        if self._refuses is None or self._unchecked:
+            return False
+        return self._refuses(candidate.params) is not None
 
     def _judge(self, candidate: Candidate, pairs: Sequence[Pair]) -> Recommendation | None:
         gained, saved = gain(pairs, self._objective), saving(pairs)
@@ -116,6 +135,8 @@ class Verification:
             notes.append("No joules were measured, so no saving is stated.")
         if gained is not None and self._spec.maximize == "output_rate":
             notes.append(f"Time per output token falls by {gained.mean:.1%} on average.")
+        if self._unchecked:
+            notes.append("Its answers were not compared with the baseline's: no time was left.")
         if not baseline_holds:
             notes.append("The baseline itself misses an SLO or does not run.")
         return notes

@@ -30,6 +30,7 @@ from .machine import describe_machine, usable_cores
 from .meters import MeterName, device_identities, find_meter, highest_clock, power_range
 from .power import power_controller, put_back_left
 from .results import Session, study_folder, write_artifacts
+from .verify import ServedGate
 
 TRIAL_COMMAND = (sys.executable, "-P", "-c", "import sys; from energyopt.cli.trial import main; sys.exit(main())")
 """The trial worker, found through this interpreter: no PATH, no current directory."""
@@ -171,7 +172,15 @@ def run_study(session: Session, study_id: str, on_progress: StudyProgressSink) -
         TRIAL_COMMAND, log_dir=study_folder(session, study_id) / "logs", meter=study.machine.get("meter", "auto")
     )
     put_back_left()
-    runner = StudyRunner(session.store, evaluator, power_controller(devices), MonotonicClock(), _owner(), on_progress)
+    runner = StudyRunner(
+        session.store,
+        evaluator,
+        power_controller(devices),
+        MonotonicClock(),
+        _owner(),
+        on_progress,
+        gate=ServedGate(study.spec.baseline),
+    )
     try:
         return runner.run(study_id)
     finally:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import Deployment
-from energyopt.core.errors import ConfigError, StoreError
+from energyopt.core.errors import ConfigError, EnergyoptError, StoreError
 from energyopt.core.runs import RunRecord
 from energyopt.store.runs import open_runs
 from tuner.accuracy.answers import Answers, HttpPost, collect
@@ -115,9 +115,12 @@ class ServedGate:
         self._known: dict[str, Answers] = {}
 
     def refuses(self, candidate: Deployment) -> str | None:
-        """Raises what serving raises."""
-        report = judge(self._answers(self._baseline), self._answers(candidate), self._thresholds)
-        return None if report.passed else report.reason
+        """Answers that cannot be had are no good answers: then the reason says why."""
+        try:
+            report = judge(self._answers(self._baseline), self._answers(candidate), self._thresholds)
+        except EnergyoptError as error:
+            return f"the answers cannot be compared: {error}"
+        return None if report.passed else (report.reason or "no check applied")
 
     def _answers(self, deployment: Deployment) -> Answers:
         digest = deployment.digest()
@@ -127,7 +130,7 @@ class ServedGate:
 
     def _served(self, deployment: Deployment) -> Answers:
         _, _, model, *options = serve_command(deployment).argv
-        return answers_of(model, self._questions, options=options)
+        return answers_of(model, self._questions, options=(*options, "--meter", "none"))
 
 
 def thresholds_of(given: Mapping[str, float | None]) -> Thresholds:
