@@ -50,6 +50,14 @@ AdmitAfter = Annotated[
         "--kv-tier-admit-after", min=1, rich_help_panel=_PANEL, help="Keep a block once so many requests had it."
     ),
 ]
+Store = Annotated[
+    Literal["eager", "lazy"],
+    typer.Option(
+        "--kv-tier-store",
+        rich_help_panel=_PANEL,
+        help="Save blocks to tiers when they are full, or when the device is about to evict them.",
+    ),
+]
 Load = Annotated[
     Literal["always", "faster", "cheaper"],
     typer.Option(

@@ -24,6 +24,7 @@ from .kv_options import (
     Load,
     SharedPerHost,
     SharedUrl,
+    Store,
     tier_settings,
 )
 from .output import METER_HELP, message_console
@@ -66,6 +67,7 @@ def serve(
     kv_shared_url: SharedUrl = None,
     kv_tier_eviction: Eviction = "lru",
     kv_tier_admit_after: AdmitAfter = 1,
+    kv_tier_store: Store = "eager",
     kv_tier_load: Load = "always",
     meter: Annotated[str, typer.Option(metavar="KIND", help=METER_HELP)] = "auto",
     idle_energy: Annotated[
@@ -120,6 +122,7 @@ def serve(
                 "tiers": tiers,
                 "tier_eviction": kv_tier_eviction,
                 "tier_admit_after": kv_tier_admit_after,
+                "tier_store": kv_tier_store,
                 "tier_load": kv_tier_load,
             },
         },

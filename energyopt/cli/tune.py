@@ -24,6 +24,7 @@ from .kv_options import (
     Load,
     SharedPerHost,
     SharedUrl,
+    Store,
     tier_settings,
 )
 from .output import METER_HELP, message_console, print_json, result_console
@@ -55,6 +56,7 @@ def tune(
     kv_shared_url: SharedUrl = None,
     kv_tier_eviction: Eviction = "lru",
     kv_tier_admit_after: AdmitAfter = 1,
+    kv_tier_store: Store = "eager",
     kv_tier_load: Load = "always",
     pue: Pue = None,
     grid_intensity: Grid = None,
@@ -95,6 +97,7 @@ def tune(
                 ),
                 "tier_eviction": kv_tier_eviction,
                 "tier_admit_after": kv_tier_admit_after,
+                "tier_store": kv_tier_store,
                 "tier_load": kv_tier_load,
             },
         },

@@ -89,7 +89,8 @@ class KvConfig(Config):
     block at a multiple of it (None: at the end of blocks only).
 
     ``tiers`` are asked in their order. ``tier_admit_after`` is in how many requests a block must have been seen to be
-    kept. ``tier_load``: load whatever is found, or only where that is faster, or costs fewer joules, than to compute.
+    kept. ``tier_store``: save blocks when they are full, or when the device is about to evict them. ``tier_load``:
+    load whatever is found, or only where that is faster, or costs fewer joules, than to compute.
     """
 
     block_tokens: int = Field(16, ge=1, le=1024)
@@ -100,6 +101,7 @@ class KvConfig(Config):
     tiers: tuple[TierConfig, ...] = ()
     tier_eviction: Literal["lru", "arc"] = "lru"
     tier_admit_after: int = Field(1, ge=1)
+    tier_store: Literal["eager", "lazy"] = "eager"
     tier_load: Literal["always", "faster", "cheaper"] = "always"
 
     @model_validator(mode="after")

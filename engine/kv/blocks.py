@@ -69,6 +69,17 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
+    def next_reused(self, count: int) -> list[tuple[int, bytes, int]]:
+        """Block, hash and group of the whole cached blocks among the ``count`` that would be reused next."""
+        found: list[tuple[int, bytes, int]] = []
+        block = self._next[self.num_blocks]
+        for _ in range(min(count, self._idle)):
+            name = self._hashes[block]
+            if name is not None:
+                found.append((block, name, self._groups[block]))
+            block = self._next[block]
+        return found
+
     def is_idle(self, block: int) -> bool:
         return self._refs[block] == 0
 

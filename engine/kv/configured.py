@@ -18,4 +18,5 @@ def cache_for(config: EngineConfig, shape: CacheShape, tiers: LowerTiers | None 
         retention_interval=config.kv.retention_interval,
         match_tokens=config.kv.match_tokens,
         chunk_tokens=config.max_num_batched_tokens,
+        lazy_stores=config.kv.tier_store == "lazy",
     )

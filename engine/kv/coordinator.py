@@ -19,6 +19,7 @@ from .hashing import BlockHasher
 from .inflight import Incoming, InFlight, Landed
 from .keeper import Keeper
 from .layout import FullAttention, Layout
+from .lazy import LazyOffers
 from .ports import LowerTiers
 from .prefix import DEVICE, NO_HIT, PrefixFinder, PrefixHit, name_tokens
 from .retention import Retention
@@ -40,7 +41,8 @@ class KvCoordinator:
 
     Invariants between steps: a request's tables cover at least ``num_computed`` tokens as far as they are still read,
     and a block that can be found by its hash was computed by a step that has ended, or loaded whole. ``chunk_tokens``
-    is the most that one step computes for a request. Raises ConfigError for an interval or a match unit that does not
+    is the most that one step computes for a request. With ``lazy_stores`` blocks are offered to the tiers when they are
+    about to be evicted instead of when they are full. Raises ConfigError for an interval or a match unit that does not
     fit the shape's groups.
     """
 
@@ -54,6 +56,7 @@ class KvCoordinator:
         retention_interval: int | None = None,
         match_tokens: int | None = None,
         speculative: bool = False,
+        lazy_stores: bool = False,
         chunk_tokens: int = 1 << 30,
     ) -> None:
         self.shape = shape
@@ -67,7 +70,11 @@ class KvCoordinator:
         self._inflight = InFlight(pool, tiers) if tiers is not None else None
         self._hasher = BlockHasher(layout.unit, salt=salt)
         self._finder = PrefixFinder(self.retention, pool, self._hasher, tiers, self._inflight)
-        self._keeper = Keeper(self.retention, pool, caching=prefix_caching, offering=tiers is not None)
+        self._keeper = Keeper(
+            self.retention, pool, caching=prefix_caching, offering=tiers is not None and not lazy_stores
+        )
+        reserve = 2 * layout.peak_blocks(min(chunk_tokens, self.capacity), chunk_tokens)
+        self._lazy = LazyOffers(pool, reserve) if tiers is not None and lazy_stores else None
         self._chunk = chunk_tokens
         self._copies: list[BlockCopy] = []
         self._pinned: list[int] = []
@@ -190,8 +197,11 @@ class KvCoordinator:
         if self._pinned:
             self.pool.free(self._pinned)
             self._pinned = []
-        if self._keeper.offers and self._inflight is not None:
-            self._inflight.store(self._keeper.offers)
+        if self._inflight is None:
+            return
+        offers = self._keeper.offers if self._lazy is None else self._lazy.due()
+        if offers:
+            self._inflight.store(offers)
             self._keeper.offers = []
 
     def poll(self) -> Landed:

@@ -74,7 +74,7 @@ def test_plain_data_becomes_a_deployment() -> None:
         (
             ("decode", "engine", "kv", "colour"),
             "block_tokens, match_tokens, memory_bytes, prefix_caching, retention_interval, tier_admit_after, "
-            "tier_eviction, tier_load, tiers",
+            "tier_eviction, tier_load, tier_store, tiers",
         ),
         (("decode", "engine", "kv", "tiers", 0, "colour"), "bytes_per_host, bytes_per_rank, kind, path"),
     ],

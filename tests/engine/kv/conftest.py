@@ -250,14 +250,14 @@ GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 class WholeEngine:
     """An engine with a real model and tiers, asked from a plain test."""
 
-    def __init__(self, model: str, *tiers: dict[str, object], max_num_seqs: int = 64, **kv: object) -> None:
+    def __init__(self, model: str, *tiers: dict[str, object], max_num_batched_tokens: int = 2048, **kv: object) -> None:
         config = EngineConfig.model_validate(
             {
                 "model": model,
                 "device": "cpu",
                 "dtype": "float32",
                 "threads": 1,
-                "max_num_seqs": max_num_seqs,
+                "max_num_batched_tokens": max_num_batched_tokens,
                 "kv": {"memory_bytes": 1 << 28, "tiers": tiers, **kv},
             }
         )
