@@ -17,9 +17,11 @@ from .kv.layout import FullAttention, GroupSpec
 from .request import Request, TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScheduledRequest:
     """Compute positions ``start`` to ``start + count`` of ``request``, whose blocks already cover them.
+
+    Never changed; not frozen, for speed: a step makes one for each request.
 
     ``sample`` is True when this chunk reaches the newest known token, so that the next one is to be sampled.
     """

@@ -18,6 +18,11 @@ class Plan:
     def empty(self) -> bool:
         return not (self._decodes or self._prefills)
 
+    def decode(self, request: Request) -> None:
+        """Add a running request that decodes."""
+        self._decodes.append(ScheduledRequest(request, request.num_computed, 1, True))
+        self.budget -= 1
+
     def add(self, request: Request, count: int) -> None:
         """Also a request that comes back from preemption may be a decode: the cache can hold all but its last token."""
         start = request.num_computed

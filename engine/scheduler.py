@@ -124,12 +124,13 @@ class Scheduler:
             raise EngineError(f"The runner answered {len(result.sampled)} of {len(batch.items)} scheduled requests.")
         tokens: list[NewToken] = []
         shares: list[StepShare] = []
+        hits, commit = self._hits, self.cache.commit
         for item, sampled in zip(batch.items, result.sampled, strict=True):
-            request = item.request
-            cached = self._hits.pop(request.id, _NOTHING_CACHED) if self._hits else _NOTHING_CACHED
-            phase = Phase.DECODE if is_decode(item) else Phase.PREFILL
-            shares.append(StepShare(request.id, phase, item.count, item.start, cached))
-            self.cache.commit(request, item.start + item.count)
+            request, start, count = item.request, item.start, item.count
+            cached = hits.pop(request.id, _NOTHING_CACHED) if hits else _NOTHING_CACHED
+            phase = Phase.DECODE if count == 1 and is_decode(item) else Phase.PREFILL
+            shares.append(StepShare(request.id, phase, count, start, cached))
+            commit(request, start + count)
             if (sampled is not None) != item.sample:
                 raise EngineError(f"The runner sampled for request {request.id!r} against the batch.")
             if sampled is not None:
@@ -159,10 +160,12 @@ class Scheduler:
         for request in tuple(self._running):
             if request.status is not Status.RUNNING:
                 continue
-            if request.phase is Phase.PREFILL:
+            # ``request.phase`` and a call saved: this loop runs once per request and step.
+            covered = len(request.prompt) + len(request.output)
+            if request.num_computed + 1 != covered or not request.output:
                 prefills.append(request)
-            elif self._make_room(request):
-                plan.add(request, 1)
+            elif covered <= request.kv.covered or self._make_room(request):
+                plan.decode(request)
         return prefills
 
     def _make_room(self, request: Request) -> bool:
@@ -270,8 +273,8 @@ class Scheduler:
         """Add a sampled token and end the request if the token ends it."""
         request.output.append(sampled.token)
         request.token_times.append(at)
-        params = request.params
-        if (sampled.token in self._eos_ids and not params.ignore_eos) or sampled.token in params.stop_token_ids:
+        token, params = sampled.token, request.params
+        if (token in self._eos_ids and not params.ignore_eos) or token in params.stop_token_ids:
             self.finish(request, FinishReason.STOP)
         elif len(request.output) >= params.max_tokens:  # at the latest at the end of the context: see ``add``
             self.finish(request, FinishReason.LENGTH)

@@ -10,9 +10,12 @@ from .batch import Sampled
 from .request import Request
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewToken:
-    """A token that was just appended to ``request``; the request's ``finish_reason`` is set if it was the last."""
+    """A token that was just appended to ``request``; the request's ``finish_reason`` is set if it was the last.
+
+    Never changed; not frozen, for speed: a step makes one for each request.
+    """
 
     request: Request
     sampled: Sampled

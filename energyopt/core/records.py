@@ -28,9 +28,9 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepShare:
-    """One request's part in one step.
+    """One request's part in one step. Never changed; not frozen, because a frozen one costs four times as much to make.
 
     ``computed_tokens`` were run through the model in this step; ``context_tokens`` stood in the KV cache before it.
     ``cached_tokens`` counts prompt tokens taken from the cache instead of computed, by tier ("device", "host",
