@@ -10,11 +10,14 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from energyopt.compose.results import open_session
+from energyopt.compose.warm_start import METRICS, Comparison, compare
 from energyopt.core.errors import ConfigError
 from tuner.simulator.accuracy import cap_sweep_accuracy, mlenergy_accuracy
 from tuner.simulator.report import accuracy_markdown
 
 from .output import print_json, result_console
+from .tables import DASH
 
 Columns = ("tok_s_mape", "watts_mape", "j_per_token_mape", "tok_s_bias", "watts_bias", "j_per_token_bias")
 
@@ -60,6 +63,36 @@ def cap_sweep(
         cells = [f"{100 * value:.1f} %" for value in figures]
         table.add_row(name, *cells, f"{row['best_cap']:g} W", f"{row['best_cap_predicted']:g} W")
     result_console().print(table)
+
+
+def study(
+    study_id: Annotated[str, typer.Argument(help="A study whose first trials were simulated, or latest.")] = "latest",
+    db: Annotated[str | None, typer.Option("--db", help="Database: a path or URL. Default: the user's own.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Predicted against measured, for the trials of a study that the simulator chose."""
+    found = compare(open_session(db, None), study_id)
+    if as_json:
+        rows = [
+            {"trial": one.trial.number, "predicted": dict(one.predicted), "measured": dict(one.measured)}
+            for one in found
+        ]
+        print_json({"source": "simulated", "trials": rows})
+        return
+    title = "Predicted (simulated) / measured (error)"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for name in ("trial", *METRICS):
+        table.add_column(name, justify="right")
+    for one in found:
+        table.add_row(str(one.trial.number), *(_pair(one, metric) for metric in METRICS))
+    result_console().print(table)
+
+
+def _pair(one: Comparison, metric: str) -> str:
+    error = one.error(metric)
+    if error is None:
+        return DASH
+    return f"{one.predicted[metric]:.3g} / {one.measured[metric]:.3g} ({error:+.0%})"
 
 
 def page(

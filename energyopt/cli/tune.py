@@ -10,6 +10,7 @@ from rich.console import Console
 
 from energyopt.compose.results import open_session
 from energyopt.compose.study import PlannedStudy, TuneRequest, create_study, plan_study
+from energyopt.compose.warm_start import Machine, warm_start
 from energyopt.core.config import parse_config
 from energyopt.core.units import format_duration, parse_seconds
 
@@ -64,6 +65,10 @@ def tune(
     currency: Currency = "USD",
     db: Annotated[str | None, typer.Option("--db", help="Database: a path or URL. Default: the user's own.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the report. Default: beside the database.")] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="This machine for the simulator (GPU name or file): it chooses the first trials.")
+    ] = None,
+    constants: Annotated[str | None, typer.Option(help="The simulator's calibrated constants of this machine.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -111,7 +116,12 @@ def tune(
         return
     _show_plan(console, planned)
     session = open_session(db, out)
-    run_and_print(session, create_study(session, planned), as_json=as_json)
+    study_id = create_study(session, planned)
+    if hardware is not None:
+        with console.status("simulating where to begin"):
+            begun = warm_start(session, study_id, Machine(hardware, model, constants))
+        console.print(f"  {begun} of the first trials are chosen by simulation; they are measured like the others")
+    run_and_print(session, study_id, as_json=as_json)
 
 
 def _show_plan(console: Console, planned: PlannedStudy) -> None:

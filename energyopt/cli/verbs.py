@@ -43,6 +43,7 @@ VERBS = (
     Verb(("calibrate",), "energyopt.cli.calibrate", "calibrate", "Fit the simulator to measured runs of your own."),
     Verb(("accuracy", "mlenergy"), "energyopt.cli.accuracy", "mlenergy", "Errors on a table of J/token and tok/s."),
     Verb(("accuracy", "cap-sweep"), "energyopt.cli.accuracy", "cap_sweep", "Errors on a power-cap sweep."),
+    Verb(("accuracy", "study"), "energyopt.cli.accuracy", "study", "Predicted against measured of a study's trials."),
     Verb(("accuracy", "page"), "energyopt.cli.accuracy", "page", "Write the page of all errors."),
     Verb(("workload", "describe"), "energyopt.cli.workload", "describe", "What a recorded workload is like."),
     Verb(("workload", "cache-curve"), "energyopt.cli.cache_curve", "cache_curve", "How much cache a trace needs."),
