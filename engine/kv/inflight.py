@@ -107,7 +107,7 @@ class InFlight:
         if events is NOTHING:
             return _NONE_LANDED
         for ticket in events.stored:
-            self._pool.free(self._stores.pop(ticket))
+            self._pool.free(reversed(self._stores.pop(ticket)))
         loaded = [self._end(ticket, arrived=True) for ticket in events.loaded]
         failed = [self._end(ticket, arrived=False) for ticket in events.failed]
         return Landed(

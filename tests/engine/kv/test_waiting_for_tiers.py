@@ -163,6 +163,15 @@ def test_a_finished_request_leaves_its_blocks_to_the_store(make_rig: Any) -> Non
         assert rig.ask(prompt(30, own=number, shared=0)).cached_by_tier == {"host": 28}
 
 
+def test_a_store_that_ends_last_leaves_the_tail_first_in_line(make_rig: Any) -> None:
+    """The copy gives the blocks back after the request did; the prefix must still lose its end before its beginning."""
+    rig = make_rig(num_blocks=12, tiers=tiers(delay=9), max_num_batched_tokens=64)
+    rig.ask(prompt(40))
+    rig.cache.reset("host")
+    rig.ask(prompt(16, own=1, shared=0))  # needs 4 blocks, 2 were never used
+    assert rig.ask(prompt(40)).cached_by_tier == {"device": 32}
+
+
 @pytest.mark.parametrize("groups", [(), HYBRID], ids=["full", "hybrid"])
 def test_something_always_finishes_under_memory_pressure(make_rig: Any, groups: Any) -> None:
     """vllm#45388, #45387: nothing ran and everything waited, for ever, with offload and a full pool."""
