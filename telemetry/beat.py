@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+import math
+
 from energyopt.core.clock import Clock
 from energyopt.core.units import Seconds
 
 MAX_BACKOFF = 10.0
 """Seconds between attempts on a source that keeps failing: a driver that comes back is seen within this time."""
+EARLY = 0.25
+"""Share of a period before a beat from which on a reading counts for that beat."""
 
 
 class Beat:
-    """The next due time of one source. ``overruns`` counts beats that had passed before the source was done."""
+    """The next due time of one source. ``overruns`` counts beats that had passed before the source was done.
+
+    Beats lie at multiples of the period of the clock, so that the threads of all sources wake together: eight that
+    wake on their own cost two to three times as much.
+    """
 
     def __init__(self, clock: Clock, period: Seconds) -> None:
         self._clock = clock
         self._period = period
         self._due = float(clock.now())
+        self._regular = False
         self.overruns = 0
 
     @property
     def wait(self) -> Seconds:
-        """Seconds until due; 0 if it is."""
-        return Seconds(max(0.0, self._due - self._clock.now()))
+        """Seconds until due; 0 if it is, to the microsecond."""
+        left = self._due - self._clock.now()
+        return Seconds(left if left > 1e-6 else 0.0)
 
     def advance(self, failures: int) -> None:
-        """Set the next due time: one period on, or after a pause that doubles with every failure in a row.
+        """Set the next due time: the next beat, or after a pause that doubles with every failure in a row.
 
         Beats that were missed are not caught up.
         """
         now = self._clock.now()
         if failures:
-            self._due = now + min(MAX_BACKOFF, self._period * 2 ** min(failures, 16))
+            self._due, self._regular = now + min(MAX_BACKOFF, self._period * 2 ** min(failures, 16)), False
             return
-        self._due += self._period
-        if self._due <= now:
-            self.overruns += 1
-            self._due = now + self._period
+        following = (math.floor(now / self._period + EARLY) + 1) * self._period
+        self.overruns += self._regular and following - self._due > (2 - EARLY) * self._period
+        self._due, self._regular = following, True

@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 
 from energyopt.core.results import Source
 from energyopt.core.units import Joules, Seconds, Watts
@@ -88,13 +87,13 @@ class SampleRules:
         self._suspect: _Suspect | None = None
         self._powers: list[tuple[float, float]] = []
         self._intervals: deque[float] = deque(maxlen=33)
+        self._tick = Seconds(DEFAULT_TICK)
         self._check = CrossCheck()
 
     @property
     def tick(self) -> Seconds:
         """Seconds between updates of the sensor as inferred so far."""
-        typical = median(self._intervals) if len(self._intervals) >= 3 else DEFAULT_TICK
-        return Seconds(max(MIN_TICK, typical))
+        return self._tick
 
     @property
     def crosscheck(self) -> float | None:
@@ -178,7 +177,7 @@ class SampleRules:
             # Power has booked part of this change already; from here on the counter is trusted again.
             return self._integral(at)
         if len(self._powers) > 1 and self._powers[0][0] == self._edge:
-            integrated = math.fsum(_trapezoid(a, b) for a, b in pairwise(self._powers))
+            integrated = sum(map(_trapezoid, self._powers, self._powers[1:]))
             if self._check.add(delta, integrated, at - self._edge):
                 self.counts["wrong_rate"] += 1
             if self._check.distrusted:
@@ -187,10 +186,16 @@ class SampleRules:
 
     def _accept(self, at: float, counter: float, gap: float) -> None:
         if self._changed_at is not None:
-            self._intervals.append(at - self._changed_at)
+            self._learn_tick(at - self._changed_at)
         self._reference, self._changed_at, self._waiting_since, self._edge = counter, at, at, at
         self._slack, self._suspect, self._integrating = gap, None, False
         self._powers = [entry for entry in self._powers[-1:] if entry[0] == at]
+
+    def _learn_tick(self, interval: float) -> None:
+        """Take in the time between two updates. The median is kept, since the tick is asked at every sample."""
+        self._intervals.append(interval)
+        if len(self._intervals) >= 3:
+            self._tick = Seconds(max(MIN_TICK, sorted(self._intervals)[len(self._intervals) // 2]))
 
     def _doubt(self, at: float, counter: float, gap: float) -> list[Booking]:
         """Hold a fall or an impossible rise until it is confirmed (the counter restarted) or refuted (a glitch)."""
@@ -252,7 +257,8 @@ class SampleRules:
             points.append((at, points[-1][1]))
         booked += [self._segment(a, b) for a, b in pairwise(points)]
         if self._first_counter is None:
-            self._intervals.extend(b[0] - a[0] for a, b in pairwise(points))
+            for a, b in pairwise(points):
+                self._learn_tick(b[0] - a[0])
         self._edge = points[-1][0]
         self._powers = points[-1:]
         return booked

@@ -23,7 +23,7 @@ class CrossCheck:
 
     def __init__(self) -> None:
         self._spans: deque[tuple[float, float, float]] = deque()
-        self._recent = [0.0, 0.0, 0.0]
+        self._recent = (0.0, 0.0, 0.0)
         self._counted = self._integrated = self._seconds = 0.0
         self.distrusted = False
 
@@ -45,10 +45,12 @@ class CrossCheck:
 
     def _push(self, span: tuple[float, float, float]) -> None:
         self._spans.append(span)
-        self._recent = [total + part for total, part in zip(self._recent, span, strict=True)]
-        while self._recent[2] - self._spans[0][2] >= JUDGED:
+        counted, integrated, seconds = self._recent
+        counted, integrated, seconds = counted + span[0], integrated + span[1], seconds + span[2]
+        while seconds - self._spans[0][2] >= JUDGED:
             gone = self._spans.popleft()
-            self._recent = [total - part for total, part in zip(self._recent, gone, strict=True)]
+            counted, integrated, seconds = counted - gone[0], integrated - gone[1], seconds - gone[2]
+        self._recent = (counted, integrated, seconds)
 
     def _verdict(self) -> bool:
         counted, integrated, seconds = self._recent

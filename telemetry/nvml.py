@@ -88,9 +88,12 @@ class NvmlSource:
     def read(self) -> Sample:
         """Energy and power now, stamped with the middle of the driver calls."""
         before = self._clock.now()
-        with self._session.use() as handle:
+        try:  # spelt out: this runs ten times a second for each GPU
+            handle = self._session.connect()
             counter = self._energy(handle) if self.source is Source.COUNTER else None
             power, kind = self._power(handle)
+        except (pynvml.NVMLError, SensorUnavailableError) as error:
+            raise self._session.lost(error) from error
         if counter is None and power is None:
             raise SensorError(f"{self._device} told neither energy nor power.")
         at = Seconds((before + self._clock.now()) / 2)

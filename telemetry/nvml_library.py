@@ -119,9 +119,13 @@ class NvmlSession:
         try:
             yield self.connect()
         except (pynvml.NVMLError, SensorUnavailableError) as error:
-            self.close()
-            words = describe_error(error) if isinstance(error, pynvml.NVMLError) else str(error).rstrip(".")
-            raise SensorError(f"{self._device} could not be read: {words}.") from error
+            raise self.lost(error) from error
+
+    def lost(self, error: pynvml.NVMLError | SensorUnavailableError) -> SensorError:
+        """End the session after an error; returns that error in our words."""
+        self.close()
+        words = describe_error(error) if isinstance(error, pynvml.NVMLError) else str(error).rstrip(".")
+        return SensorError(f"{self._device} could not be read: {words}.")
 
     def connect(self) -> Handle:
         """The handle, opened if it is not. Raises SensorUnavailableError, NVMLError."""
