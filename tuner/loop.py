@@ -199,7 +199,7 @@ class _Job:
         verification = Verification(self._spec, baseline, self._objective, trials, self._timing.fits, refuses)
         recommendation = verification.recommend()
         if recommendation is None:
-            self._store.change_state(self._id, StudyState.NO_FEASIBLE, when=StudyState)
+            self._store.change_state(self._id, StudyState.NO_FEASIBLE, when=frozenset(StudyState))
             raise NoFeasibleError(explain_infeasible(trials.all()))
         self._store.recommend(self._id, recommendation)
         self._event("study_finished", {"trial": recommendation.trial, "verified": recommendation.verified})
@@ -231,7 +231,7 @@ class _Job:
         self._requeue(trials, error)
         try:
             message = str(error) or type(error).__name__
-            self._store.change_state(self._id, StudyState.FAILED, when=StudyState, error=message)
+            self._store.change_state(self._id, StudyState.FAILED, when=frozenset(StudyState), error=message)
         except StoreError as refused:
             error.add_note(f"The study could not be marked as failed either: {refused}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -27,6 +28,9 @@ from .codec import clean_texts, dump_values, load_texts, load_values
 from .metrics import metrics_of
 from .tables import ArtifactRow, EnergyRow, EventRow, MetricRow, StudyRow, TrialRow
 
+COPIED_METRICS = ("tokens_per_joule", "output_rate", "ttft_p90", "itl_p99", "tpot_p90")
+"""Metrics that are columns of the trial as well."""
+
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -42,6 +46,8 @@ def new_study(spec: StudySpec, machine: Mapping[str, str], now: datetime) -> Stu
         updated=now,
         spec=spec.model_dump_json(),
         machine=dump_values(clean_texts(machine)),
+        slos=json.dumps(spec.slos),
+        maximize=spec.maximize,
     )
 
 
@@ -66,7 +72,10 @@ def put_result(row: TrialRow, result: RunResult) -> None:
     row.result = result.model_dump_json()
     row.simulated = result.simulated
     row.energy_source = result.energy.label if result.energy and result.power_valid else None
-    row.metrics = [MetricRow(name=name, value=value) for name, value in metrics_of(result).items()]
+    metrics = metrics_of(result)
+    row.metrics = [MetricRow(name=name, value=value) for name, value in metrics.items()]
+    for name in COPIED_METRICS:
+        setattr(row, name, metrics.get(name))
     row.energy = [
         EnergyRow(
             position=position,

@@ -71,7 +71,10 @@ class Base(DeclarativeBase):
 
 
 class StudyRow(Base):
-    """One study. ``sequence`` orders studies by creation even when the wall clock was set back."""
+    """One study. ``sequence`` orders studies by creation even when the wall clock was set back.
+
+    ``slos`` (a JSON array) and ``maximize`` are copies from the spec, for lists.
+    """
 
     __tablename__ = "energyopt_studies"
     __table_args__ = ({"sqlite_autoincrement": True},)
@@ -89,10 +92,15 @@ class StudyRow(Base):
     spec: Mapped[str]
     machine: Mapped[str]
     recommendation: Mapped[str | None]
+    slos: Mapped[str | None]
+    maximize: Mapped[str | None]
 
 
 class TrialRow(Base):
-    """One trial. ``energy_source`` says how its joules were obtained and is NULL where there are none."""
+    """One trial. ``energy_source`` says how its joules were obtained and is NULL where there are none.
+
+    The numbers from ``tokens_per_joule`` to ``tpot_p90`` are copies of rows of MetricRow: by these lists are sorted.
+    """
 
     __tablename__ = "energyopt_trials"
     __table_args__ = (UniqueConstraint("study_id", "number"), {"sqlite_autoincrement": True})
@@ -111,6 +119,11 @@ class TrialRow(Base):
     deployment_digest: Mapped[str] = mapped_column(index=True)
     energy_source: Mapped[str | None]
     simulated: Mapped[bool | None]
+    tokens_per_joule: Mapped[float | None]
+    output_rate: Mapped[float | None]
+    ttft_p90: Mapped[float | None]
+    itl_p99: Mapped[float | None]
+    tpot_p90: Mapped[float | None]
     params: Mapped[str]
     deployment: Mapped[str]
     result: Mapped[str | None]

@@ -160,3 +160,20 @@ def rows(url: str, query: str) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = []
     within(url, lambda connection: found.extend(tuple(row) for row in connection.execute(text(query))))
     return found
+
+
+def test_what_lists_show_is_copied_for_studies_that_were_there(url: str, spec: StudySpec, result: RunResult) -> None:
+    with open_store(url) as store:
+        study = store.create_study(spec, {}).id
+        store.add_trial(study, {}, spec.baseline, Origin.BASELINE)
+        store.start_attempt(study, 0, "a")
+        store.finish_trial(study, 0, TrialOutcome.FEASIBLE, result=result)
+    query = (
+        "SELECT s.slos, s.maximize, t.tokens_per_joule, t.output_rate, t.tpot_p90"
+        " FROM energyopt_studies s JOIN energyopt_trials t ON t.study_id = s.id"
+    )
+    before = rows(url, query)
+    within(url, lambda connection: command.downgrade(configuration(connection), "0004"))
+    open_store(url).close()
+    assert rows(url, query) == before
+    assert before[0][2] == result.tokens_per_joule

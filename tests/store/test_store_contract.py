@@ -274,7 +274,9 @@ EVERYTHING: dict[str, Callable[[StudyStore, str, Deployment], object]] = {
     "claim": lambda store, study, deployment: store.claim(study, "a", MINUTE),
     "release": lambda store, study, deployment: store.release(study, "a"),
     "set_state": lambda store, study, deployment: store.set_state(study, StudyState.RUNNING),
-    "change_state": lambda store, study, deployment: store.change_state(study, StudyState.FAILED, when=StudyState),
+    "change_state": lambda store, study, deployment: store.change_state(
+        study, StudyState.FAILED, when=list(StudyState)
+    ),
     "recommend": lambda store, study, deployment: store.recommend(
         study, Recommendation(trial=0, verified=False, pairs=0)
     ),

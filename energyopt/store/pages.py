@@ -1,0 +1,212 @@
+"""Lists of studies and trials a page at a time, and Pareto fronts, without reading the documents behind them.
+
+A page goes on after the last row of the one before it, so rows that come or go in between neither repeat nor hide one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Engine, and_, literal, or_, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from energyopt.core.errors import NotFoundError
+from energyopt.core.jobs import StudyFilter, StudyLine, TrialFilter, TrialLine, TrialOrder
+from energyopt.core.study import Recommendation, StudyState, TrialOutcome, TrialState
+
+from .codec import bounded, clean, load_values
+from .refusal import refusal
+from .service_tables import JobRow, LabelRow
+from .tables import StudyRow, TrialRow
+
+Benefit = Literal["tokens_per_joule", "output_rate"]
+Latency = Literal["tpot_p90", "ttft_p90", "itl_p99"]
+After = tuple[float | None, int]
+"""The last trial of a page: what it was sorted by, and its number."""
+
+STEPS = 64
+"""Points of a front that are looked up one by one before the rest is found by sorting."""
+
+
+class SqlPages:
+    """Reads only. Thread-safe. Raises StoreError when the database refuses."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self._engine, self._name = engine, name
+
+    def studies(self, chosen: StudyFilter, *, limit: int, before: int | None = None) -> list[StudyLine]:
+        """Newest first, from the one before the sequence number ``before``."""
+        query = select(StudyRow.sequence, StudyRow.id, StudyRow.name, StudyRow.model, StudyRow.state)
+        query = query.add_columns(StudyRow.created, StudyRow.updated, StudyRow.error, StudyRow.recommendation)
+        query = query.add_columns(StudyRow.slos, StudyRow.maximize, JobRow.tenant, JobRow.progress)
+        query = query.outerjoin(JobRow, JobRow.study_id == StudyRow.id).where(*_study_conditions(chosen))
+        if before is not None:
+            query = query.where(StudyRow.sequence < before)
+        with self._reading() as session:
+            rows = session.execute(query.order_by(StudyRow.sequence.desc()).limit(bounded(limit))).all()
+            labels = _labels(session, [row.id for row in rows])
+            return [_study_line(row, labels.get(row.id, {})) for row in rows]
+
+    def trials(self, study_id: str, chosen: TrialFilter, *, limit: int, after: After | None = None) -> list[TrialLine]:
+        """In the asked order, from the one after ``after``; trials without the figure are not in an order by it."""
+        query = select(*_TRIAL_COLUMNS).where(TrialRow.study_id == clean(study_id))
+        if chosen.states:
+            query = query.where(TrialRow.state.in_([state.value for state in chosen.states]))
+        if chosen.outcomes:
+            query = query.where(TrialRow.outcome.in_([clean(outcome) for outcome in chosen.outcomes]))
+        query = _sorted(query, chosen.order, after)
+        with self._reading() as session:
+            self._require(session, study_id)
+            return [_trial_line(row) for row in session.execute(query.limit(bounded(limit)))]
+
+    def front(self, study_id: str, benefit: Benefit, latency: Latency, *, limit: int = 10_000) -> list[TrialLine]:
+        """Feasible trials that no other beats in both, by growing latency.
+
+        Walks an index from point to point while that is short, which for ``tpot_p90`` reads each trial at most once.
+        """
+        with self._reading() as session:
+            self._require(session, study_id)
+            numbers, last = self._walked(session, study_id, benefit, latency)
+            if last is not None:
+                numbers += self._rest(session, study_id, benefit, latency, last)
+            found: dict[int, TrialLine] = {}
+            for start in range(0, min(len(numbers), limit), 500):
+                some = numbers[start : min(start + 500, limit)]
+                query = select(*_TRIAL_COLUMNS).where(TrialRow.study_id == study_id, TrialRow.number.in_(some))
+                found |= {row.number: _trial_line(row) for row in session.execute(query)}
+            return [found[number] for number in numbers if number in found]
+
+    def _walked(
+        self, session: Session, study_id: str, benefit: Benefit, latency: Latency
+    ) -> tuple[list[int], tuple[float, float] | None]:
+        """The first points, and the last one's benefit and latency if there may be more."""
+        x, y = _column(benefit), _column(latency)
+        base = select(TrialRow.number, x, y).where(*_on_front(study_id, x, y)).order_by(y, x.desc(), TrialRow.number)
+        numbers: list[int] = []
+        last: tuple[float, float] | None = None
+        for _ in range(STEPS):
+            query = base if last is None else base.where(y > last[1], x > last[0])
+            row = session.execute(query.limit(1)).first()
+            if row is None:
+                return numbers, None
+            numbers.append(row[0])
+            last = (row[1], row[2])
+        return numbers, last
+
+    def _rest(
+        self, session: Session, study_id: str, benefit: Benefit, latency: Latency, last: tuple[float, float]
+    ) -> list[int]:
+        x, y = _column(benefit), _column(latency)
+        query = select(TrialRow.number, x).where(*_on_front(study_id, x, y), y > last[1], x > last[0])
+        numbers, best = [], last[0]
+        for number, value in session.execute(query.order_by(y, x.desc(), TrialRow.number)):
+            if value > best:
+                numbers.append(number)
+                best = value
+        return numbers
+
+    def _require(self, session: Session, study_id: str) -> None:
+        if session.scalar(select(literal(1)).where(StudyRow.id == clean(study_id))) is None:
+            raise NotFoundError(f"There is no study {study_id[:60]!r}.")
+
+    @contextmanager
+    def _reading(self) -> Iterator[Session]:
+        try:
+            with Session(self._engine) as session, session.begin():
+                yield session
+        except SQLAlchemyError as error:
+            raise refusal(error, self._name) from error
+
+
+_TRIAL_COLUMNS = (
+    TrialRow.number,
+    TrialRow.origin,
+    TrialRow.state,
+    TrialRow.outcome,
+    TrialRow.params,
+    TrialRow.error,
+    TrialRow.tokens_per_joule,
+    TrialRow.output_rate,
+    TrialRow.ttft_p90,
+    TrialRow.itl_p99,
+    TrialRow.tpot_p90,
+    TrialRow.energy_source,
+    TrialRow.simulated,
+    TrialRow.created,
+    TrialRow.ended,
+)
+
+
+def _column(name: str) -> InstrumentedAttribute[float]:
+    column: InstrumentedAttribute[float] = getattr(TrialRow, name)
+    return column
+
+
+def _on_front(study_id: str, x: Any, y: Any) -> list[ColumnElement[bool]]:
+    """What may be on a front at all; the runs of the verification are repetitions and count elsewhere."""
+    feasible = TrialRow.outcome == TrialOutcome.FEASIBLE.value
+    plain = TrialRow.origin.not_in(["verify_winner", "verify_baseline"])
+    return [TrialRow.study_id == study_id, feasible, plain, x.is_not(None), y.is_not(None), y < 1e300]
+
+
+def _study_conditions(chosen: StudyFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if chosen.states:
+        conditions.append(StudyRow.state.in_([state.value for state in chosen.states]))
+    if chosen.tenant is not None:
+        conditions.append(JobRow.tenant == clean(chosen.tenant))
+    if chosen.model is not None:
+        conditions.append(StudyRow.model == clean(chosen.model))
+    for name, value in chosen.labels.items():
+        having = select(LabelRow.study_id).where(LabelRow.name == clean(name), LabelRow.value == clean(value))
+        conditions.append(StudyRow.id.in_(having))
+    return conditions
+
+
+def _sorted(query: Any, order: TrialOrder, after: After | None) -> Any:
+    if order is TrialOrder.NUMBER:
+        later = query if after is None else query.where(TrialRow.number > after[1])
+        return later.order_by(TrialRow.number)
+    column = _column(order.value)
+    query = query.where(column.is_not(None))
+    if after is not None:
+        beyond = column < after[0] if order.descending else column > after[0]
+        query = query.where(or_(beyond, and_(column == after[0], TrialRow.number > after[1])))
+    return query.order_by(column.desc() if order.descending else column, TrialRow.number)
+
+
+def _labels(session: Session, study_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    query = select(LabelRow.study_id, LabelRow.name, LabelRow.value).where(LabelRow.study_id.in_(study_ids))
+    for study_id, name, value in session.execute(query):
+        found.setdefault(study_id, {})[name] = value
+    return found
+
+
+def _study_line(row: Any, labels: dict[str, str]) -> StudyLine:
+    found = row.recommendation
+    return StudyLine(
+        sequence=row.sequence,
+        id=row.id,
+        name=row.name,
+        model=row.model,
+        state=StudyState(row.state),
+        created=row.created,
+        updated=row.updated,
+        slos=tuple(json.loads(row.slos or "[]")),
+        maximize=row.maximize or "tokens_per_joule",
+        error=row.error,
+        recommendation=None if found is None else Recommendation.model_validate_json(found),
+        tenant=row.tenant,
+        labels=labels,
+        progress=None if row.progress is None else load_values(row.progress),
+    )
+
+
+def _trial_line(row: Any) -> TrialLine:
+    values = dict(row._mapping) | {"params": load_values(row.params), "state": TrialState(row.state)}
+    return TrialLine.model_validate(values)

@@ -1,0 +1,155 @@
+"""Pages neither repeat nor hide a row, and the front found by SQL is the one found by comparing everything."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+
+from energyopt.core.clock import FakeClock
+from energyopt.core.config import Deployment
+from energyopt.core.errors import NotFoundError
+from energyopt.core.jobs import StudyFilter, TrialFilter, TrialLine, TrialOrder
+from energyopt.core.pareto import pareto_front
+from energyopt.core.results import RunResult
+from energyopt.core.study import Origin, StudySpec, StudyState, TrialOutcome, TrialState
+from energyopt.store import pages as pages_module
+from energyopt.store.pages import Benefit, Latency
+from energyopt.store.service_store import ServiceStore, open_service_store
+from energyopt.store.tables import TrialRow
+
+
+@pytest.fixture
+def service(url: str, clock: FakeClock) -> Iterator[ServiceStore]:
+    store = open_service_store(url, clock=clock)
+    yield store
+    store.close()
+
+
+def fill(service: ServiceStore, study: str, count: int, seed: int = 0, *, coarse: bool = False) -> None:
+    """Trials with random figures, some equal, some infeasible, some without a figure."""
+    draw = random.Random(seed)
+
+    def figure() -> float | None:
+        value = draw.randint(1, 6) if coarse else draw.random()
+        return draw.choice([None, float("inf")]) if draw.random() < 0.05 else value
+
+    rows: list[dict[str, Any]] = [
+        {
+            "study_id": study,
+            "number": number,
+            "origin": draw.choice(["search", "search", "verify_winner"]),
+            "state": "done",
+            "outcome": draw.choice(["feasible", "feasible", "infeasible"]),
+            "attempts": 1,
+            "created": service.studies.study(study).created,
+            "deployment_digest": "x",
+            "params": '{"a": 1}',
+            "deployment": "{}",
+            "tokens_per_joule": draw.choice([None, draw.random(), figure() if coarse else draw.random()]),
+            "output_rate": draw.random(),
+            "ttft_p90": figure(),
+            "itl_p99": figure(),
+            "tpot_p90": figure(),
+        }
+        for number in range(count)
+    ]
+    with service.engine.execution_options(sqlite_begin="IMMEDIATE").begin() as connection:
+        connection.execute(insert(TrialRow), rows)
+
+
+def test_studies_come_newest_first_page_by_page(service: ServiceStore, spec: StudySpec) -> None:
+    ids = [service.jobs.submit(spec, {}, labels={"n": str(n % 2)}, tenant=f"t{n % 3}")[0] for n in range(7)]
+    plain = service.studies.create_study(spec, {}).id
+    seen: list[str] = []
+    before = None
+    while page := service.pages.studies(StudyFilter(), limit=3, before=before):
+        seen += [line.id for line in page]
+        before = page[-1].sequence
+        if len(seen) == 3:
+            service.jobs.submit(spec, {}, labels={})  # comes in between and belongs to none of the pages
+    assert seen == [plain, *reversed(ids)]
+    line = service.pages.studies(StudyFilter(labels={"n": "1"}), limit=9)[0]
+    assert (line.id, line.slos, line.maximize, line.labels) == (ids[5], spec.slos, spec.maximize, {"n": "1"})
+    assert line.name == spec.name
+    assert [x.id for x in service.pages.studies(StudyFilter(tenant="t0"), limit=9)] == [ids[6], ids[3], ids[0]]
+    assert service.pages.studies(StudyFilter(tenant="t0", labels={"n": "0", "m": "0"}), limit=9) == []
+    assert service.pages.studies(StudyFilter(states=(StudyState.FAILED,)), limit=9) == []
+    assert service.pages.studies(StudyFilter(model="none"), limit=9) == []
+
+
+@pytest.mark.parametrize("order", list(TrialOrder))
+def test_trials_come_in_order_page_by_page(service: ServiceStore, spec: StudySpec, order: TrialOrder) -> None:
+    study = service.studies.create_study(spec, {}).id
+    fill(service, study, 60, coarse=True)
+    chosen = TrialFilter(order=order, states=(TrialState.DONE,), outcomes=("feasible",))
+    whole = service.pages.trials(study, chosen, limit=1000)
+    seen: list[TrialLine] = []
+    while page := service.pages.trials(study, chosen, limit=7, after=_mark(seen, order)):
+        seen += page
+    assert seen == whole
+    every = service.pages.trials(study, TrialFilter(), limit=1000)
+    assert len(every) == 60
+    kept = [t for t in every if t.outcome == "feasible" and (order is TrialOrder.NUMBER or _at(t, order) is not None)]
+    sign = -1 if order.descending else 1
+    assert whole == sorted(kept, key=lambda t: (sign * (_at(t, order) or 0.0), t.number))
+
+
+def _at(trial: TrialLine, order: TrialOrder) -> float | None:
+    value: float | None = getattr(trial, order.value)
+    return value
+
+
+def _mark(seen: list[TrialLine], order: TrialOrder) -> tuple[float | None, int] | None:
+    return (_at(seen[-1], order), seen[-1].number) if seen else None
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+@pytest.mark.parametrize("steps", [1, 2, 64])
+@pytest.mark.parametrize(("benefit", "latency"), [("tokens_per_joule", "tpot_p90"), ("output_rate", "ttft_p90")])
+def test_the_front_is_that_of_comparing_everything(
+    service: ServiceStore,
+    spec: StudySpec,
+    monkeypatch: pytest.MonkeyPatch,
+    benefit: Benefit,
+    latency: Latency,
+    steps: int,
+    coarse: bool,
+) -> None:
+    """However many of its points are walked to before the rest is sorted."""
+    monkeypatch.setattr(pages_module, "STEPS", steps)
+    study = service.studies.create_study(spec, {}).id
+    fill(service, study, 200, seed=steps, coarse=coarse)
+    every = service.pages.trials(study, TrialFilter(outcomes=("feasible",)), limit=1000)
+
+    def objectives(trial: TrialLine) -> tuple[float | None, float | None]:
+        x, y = getattr(trial, benefit), getattr(trial, latency)
+        return x, None if y is None else -y
+
+    slow = pareto_front([trial for trial in every if trial.origin == "search"], objectives)
+    assert slow
+    found = service.pages.front(study, benefit, latency)
+    assert found == sorted(slow, key=lambda trial: getattr(trial, latency))
+
+
+def test_a_finished_trial_brings_its_figures(
+    service: ServiceStore, spec: StudySpec, deployment: Deployment, result: RunResult
+) -> None:
+    study = service.studies.create_study(spec, {}).id
+    service.studies.add_trial(study, {"a": 1.5}, deployment, Origin.BASELINE)
+    service.studies.start_attempt(study, 0, "x")
+    service.studies.finish_trial(study, 0, TrialOutcome.FEASIBLE, result=result)
+    (line,) = service.pages.trials(study, TrialFilter(), limit=5)
+    assert (line.tokens_per_joule, line.output_rate) == (result.tokens_per_joule, result.output_rate)
+    assert (line.ttft_p90, line.tpot_p90, line.energy_source) == (float("inf"), None, "counter+estimated")
+    assert (line.params, line.outcome, line.simulated) == ({"a": 1.5}, "feasible", False)
+
+
+def test_an_unknown_study_has_no_pages(service: ServiceStore) -> None:
+    with pytest.raises(NotFoundError):
+        service.pages.trials("none", TrialFilter(), limit=5)
+    with pytest.raises(NotFoundError):
+        service.pages.front("none", "output_rate", "tpot_p90")
