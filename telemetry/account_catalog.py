@@ -63,3 +63,15 @@ class AccountMetrics(NamedTuple):
 
 
 ACCOUNT = AccountMetrics()
+
+
+class StoreMetrics(NamedTuple):
+    """Families of the writer that keeps energy in a database."""
+
+    up: Metric = own("energy_store_up", "gauge", "1 if the database took what it was last given.")
+    queue: Metric = own("energy_store_queue_pieces", "gauge", "Pieces of energy that wait for the writer.")
+    waiting: Metric = own("energy_store_waiting_rows", "gauge", "Rows that wait for the database.")
+    rows: Metric = own("energy_store_rows_total", "counter", "Rows of seconds by result: written, lost.", "result")
+
+
+STORE = StoreMetrics()

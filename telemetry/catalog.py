@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .account_catalog import ACCOUNT
+from .account_catalog import ACCOUNT, STORE
 from .control_catalog import CONTROL
 from .device_catalog import AGENT, DEVICE
 from .metric import PREFIX, Kind, Metric, own
@@ -171,6 +171,7 @@ CATALOG: tuple[Metric, ...] = (
     *DEVICE.all,
     *AGENT.all,
     *ACCOUNT,
+    *STORE,
     *TIERS,
     *CONTROL,
     REQUESTS,

@@ -14,12 +14,13 @@ from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import Config
 from energyopt.core.units import Seconds
 from energyopt.store.energy_store import open_energy_writer
-from energyopt.store.energy_writer import Retention
+from energyopt.store.energy_writer import Retention, SqlEnergyWriter
 from telemetry.agent import PERIOD, Agent
 from telemetry.agent_server import AgentServer, App, text_page
 from telemetry.dcgm import dcgm_page
 from telemetry.host import HostScan
 from telemetry.ports import EnergySink
+from telemetry.sink_metrics import StoreCollector
 
 PORT = 9401
 """Beside dcgm-exporter's 9400."""
@@ -62,7 +63,10 @@ def run_agent(
     """
     clock = MonotonicClock()
     scan = HostScan(clock, root=request.root, estimate=request.estimate)
-    agent = Agent(scan, clock, sink or _writer(request, clock, notify), period=request.period, notify=notify)
+    writer = _writer(request, clock, notify)
+    agent = Agent(scan, clock, sink or writer, period=request.period, notify=notify)
+    if writer is not None:
+        agent.registry.register(StoreCollector(lambda: writer.stats))
     pages = _pages(agent, request.dcgm)
     try:
         server = AgentServer(request.host, request.port, pages)
@@ -82,7 +86,7 @@ def run_agent(
         agent.stop()
 
 
-def _writer(request: AgentRequest, clock: Clock, notify: Callable[[str], None]) -> EnergySink | None:
+def _writer(request: AgentRequest, clock: Clock, notify: Callable[[str], None]) -> SqlEnergyWriter | None:
     if request.db is None:
         return None
     kept = Retention(seconds=round(request.keep_seconds), minutes=round(request.keep_minutes))

@@ -44,7 +44,6 @@ def test_one_document_after_the_commands_output() -> None:
     [
         (("--", "no-such-command"), 127, "'no-such-command' was not found"),
         (("--grid-intensity", "dirty", "--", "true"), 2, "grams per kWh, or a CSV file"),
-        (("-o", "/no/such/folder/m.json", "--", "true"), 2, "does not exist"),
     ],
 )
 def test_refusals(arguments: tuple[str, ...], code: int, words: str) -> None:

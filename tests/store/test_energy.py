@@ -208,7 +208,7 @@ for second in range(int(sys.argv[2]), 10**6):
 
 def test_kill_9_loses_at_most_the_open_second(url: str) -> None:
     safe, start = -1, 0
-    for lines in (12, 30, 45):
+    for lines in (10, 25):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITE_UNTIL_KILLED, url, str(start)],
             stdout=subprocess.PIPE,
@@ -229,7 +229,7 @@ def test_kill_9_loses_at_most_the_open_second(url: str) -> None:
         assert len(rows) - 1 in (safe, safe + 1)
         assert all(amount == round(2 * (100 + at) * NANOJOULES) for at, amount, _ in rows)
         start = len(rows)
-    assert safe > 80
+    assert safe > 30
 
 
 def test_ten_times_the_design_load_loses_nothing_and_grows_nothing(url: str) -> None:
@@ -239,7 +239,7 @@ def test_ten_times_the_design_load_loses_nothing_and_grows_nothing(url: str) -> 
         queued, memory = [], []
         tracemalloc.start()
         try:
-            for second in range(12):
+            for second in range(8):
                 for sensor in sensors:
                     kept.writer.accept(pieces(second, second + 1, rate=100, sensor=sensor))
                 time.sleep(0.2)
@@ -249,12 +249,12 @@ def test_ten_times_the_design_load_loses_nothing_and_grows_nothing(url: str) -> 
             tracemalloc.stop()
         stats = kept.writer.stats
         assert (stats.lost, stats.rows_lost, stats.failure) == (0, 0, None)
-        assert stats.accepted == 8 * 1200
-        assert max(queued[6:]) <= 2 * 800
-        assert max(memory[8:]) < 1.5 * max(memory[2:6]) + 200_000
+        assert stats.accepted == 8 * 800
+        assert max(queued[4:]) <= 2 * 800
+        assert max(memory[5:]) < 1.5 * max(memory[2:5]) + 200_000
     with keeping(url) as kept:
-        assert kept.count("rollups") == 8 * 12 + 8
-        assert sum(amount for _, amount, _ in kept.stored(1)) == nanojoules(pieces(0, 12, rate=100))
+        assert kept.count("rollups") == 8 * 8 + 8
+        assert sum(amount for _, amount, _ in kept.stored(1)) == nanojoules(pieces(0, 8, rate=100))
 
 
 def test_a_full_queue_refuses_and_counts(tmp_path: Path) -> None:
@@ -308,17 +308,17 @@ def test_rows_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_old_rows_go_by_resolution(url: str) -> None:
     clock = FakeClock(date=BEGIN)
-    keep = Retention(seconds=120, minutes=600, chunks=60)
+    keep = Retention(seconds=120, minutes=360, chunks=60)
     with keeping(url, clock, retention=keep) as kept:
-        for minute in range(15):
+        for minute in range(8):
             clock.advance(60)
             kept.writer.accept([piece(60 * minute + second, 1.0) for second in range(60)])
             written(kept, 60 * (minute + 1) - 1)
-        assert min(at for at, _, _ in kept.stored(1)) >= 60 * 11
+        assert min(at for at, _, _ in kept.stored(1)) >= 60 * 4
     with keeping(url) as kept:
         minutes = [at for at, _, _ in kept.stored(60)]
-        assert 240 <= minutes[0] <= 360
-        assert minutes[-1] == 14 * 60
+        assert 60 <= minutes[0] <= 180
+        assert minutes[-1] == 7 * 60
 
 
 def test_minutes_nobody_rolled_up_are_made_after_a_restart(url: str) -> None:
@@ -372,7 +372,7 @@ class TestRuns:
 
 
 class TestCodec:
-    @settings(max_examples=50)
+    @settings(max_examples=30)
     @given(
         st.lists(
             st.builds(

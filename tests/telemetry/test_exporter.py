@@ -19,6 +19,7 @@ from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecor
 from energyopt.core.results import EnergyTotal, Scope, Source
 from energyopt.core.slo import Slo
 from energyopt.core.units import Hertz, Joules, Seconds, Watts
+from energyopt.store.energy_writer import WriterStats
 from telemetry.agent_metrics import AgentCollector, ChunkCounts, CollectorHealth
 from telemetry.catalog import CATALOG, PREFIX
 from telemetry.control.fake import FakeChannel
@@ -35,6 +36,7 @@ from telemetry.fake_status import FakeStatus
 from telemetry.footprint import Rates
 from telemetry.meter import Meter
 from telemetry.ports import SensorId
+from telemetry.sink_metrics import StoreCollector
 from telemetry.status import DeviceStatus, Throttle
 
 
@@ -360,6 +362,7 @@ def test_everything_published_is_in_the_catalogue(clock: FakeClock) -> None:
     text, _ = exporter.render()
     agent = CollectorRegistry()
     agent.register(AgentCollector(lambda: [CollectorHealth("amdsmi", True, 2)], ChunkCounts(5, 1)))
+    agent.register(StoreCollector(lambda: WriterStats(0, 0, 1, 1, 2, 3, 4, None)))
     known = {metric.family: metric for metric in CATALOG}
     seen = set()
     for family in parse_text(text.decode() + generate_latest(agent).decode() + control_page()):
