@@ -1,6 +1,7 @@
 """What scheduling and caching cost beside the model, in processor time: printed, and bounded loosely."""
 
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from energyopt.core.config import EngineConfig
 from energyopt.core.units import Bytes, Seconds
 from engine.batch import Batch, CacheShape, Sampled, StepResult
+from engine.kv.blocks import BlockPool
 from engine.kv.coordinator import KvCoordinator
 from engine.request import Request, SamplingParams
 from engine.scheduler import Scheduler
@@ -58,9 +60,49 @@ def test_a_decode_step_of_256_requests_costs_microseconds_per_request() -> None:
     steps = sorted(step() for _ in range(200))
     median = steps[100] / RUNNING * 1e6
     mean = sum(steps) / 200 / RUNNING * 1e6
-    _show(f"scheduler at {RUNNING} running: {median:.2f} µs per request (median step), {mean:.2f} µs (mean)")
+    _show(f"decode at {RUNNING} running: {median:.2f} µs per token-block (median step), {mean:.2f} µs (mean)")
     assert scheduler.num_running == RUNNING
-    assert median < 40
+    assert median < 5
+
+
+def test_prefills_of_256_requests_cost_microseconds_per_block() -> None:
+    """Everything between arrival and the first token: hashes, lookup, admission, blocks, their names in the cache."""
+    size, length = 16, 4096
+    scheduler = _scheduler(num_blocks=RUNNING * (length // size + 1), block_tokens=size)
+    params = SamplingParams(max_tokens=200, ignore_eos=True)
+    for number in range(RUNNING):
+        prompt = tuple(range(number, number + length))
+        scheduler.add(Request(f"r{number}", prompt, params, Seconds(float(number))))
+    spent, blocks = 0.0, 0
+    while any(request.num_computed < length for request in scheduler.running()) or scheduler.num_waiting:
+        start = time.thread_time()
+        batch = scheduler.schedule()
+        spent += time.thread_time() - start
+        assert batch is not None
+        result = _answer(batch)
+        start = time.thread_time()
+        scheduler.settle(batch, result)
+        spent += time.thread_time() - start
+        blocks += sum(-(-(item.start + item.count) // size) - item.start // size for item in batch.items)
+    _show(f"prefill at up to {RUNNING} running: {spent / blocks * 1e6:.2f} µs per token-block of {size} tokens")
+    assert spent / blocks * 1e6 < 5
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_memory_per_cached_block(groups: int) -> None:
+    """The pool's own arrays and maps with every block cached, and nothing of requests that have gone."""
+    count = 1 << 17
+    names = [number.to_bytes(16, "big") for number in range(count)]
+    tracemalloc.start()
+    pool = BlockPool(count, groups)
+    for number, block in enumerate(pool.allocate(count)):
+        pool.register(block, bytes(bytearray(names[number])), number % groups)  # a hash of its own, as a request makes
+        pool.free((block,))
+    held = tracemalloc.get_traced_memory()[0] / count
+    tracemalloc.stop()
+    _show(f"memory per cached block, {groups} group(s): {held:.0f} bytes")
+    assert pool.num_cached == count
+    assert held < 200
 
 
 def test_lookup_of_a_million_tokens() -> None:
@@ -84,5 +126,8 @@ def test_lookup_of_a_million_tokens() -> None:
         return elapsed
 
     cold, warm = _best_of(5, lambda: lookup(False)), _best_of(5, lambda: lookup(True))
-    _show(f"prefix lookup of {tokens} tokens in blocks of 64: {cold * 1e3:.1f} ms, {warm * 1e3:.1f} ms once hashed")
-    assert cold < 0.5
+    _show(
+        f"prefix lookup of {tokens} tokens in blocks of 64: {warm * 1e3:.1f} ms in the step loop; "
+        f"{cold * 1e3:.1f} ms with the hashing that its caller's thread does before"
+    )
+    assert warm < 0.02

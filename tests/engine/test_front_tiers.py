@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -45,6 +46,12 @@ class Running:
             on_request=self.records.append,
         )
 
+    def until_stored(self) -> None:
+        deadline = time.monotonic() + 20
+        while self.tiers.running:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
     async def ask(self, name: str) -> tuple[int, ...]:
         outputs: AsyncIterator[Output] = self.front.generate(PROMPT, PARAMS, request_id=name)
         return tuple([token async for output in outputs for token in output.token_ids])
@@ -54,8 +61,7 @@ async def test_a_failed_load_wakes_an_idle_engine() -> None:
     """local-inference-lab#191: with no other traffic the request that had to compute was never scheduled again."""
     engine = Running()
     first = await engine.ask("first")
-    while engine.tiers.running:  # an idle engine still takes note of stores that end
-        await asyncio.sleep(0.001)
+    await asyncio.to_thread(engine.until_stored)  # an idle engine still takes note of stores that end
     assert await engine.front.reset_prefix_cache("device") == 4
     again = await asyncio.wait_for(engine.ask("again"), 20)
     assert again == first

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.fake import LOWERCASE, prefix_digest
+from engine.fake import LOWERCASE
+from engine.fake_kv import prefix_digest
 
 if TYPE_CHECKING:
     from tests.engine.conftest import Rig

@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import EngineConfig, KvConfig
 from energyopt.core.units import Bytes, Seconds
-from engine.kv.coordinator import KvCoordinator
+from engine.kv.configured import cache_for
 from engine.models import LoadedModel, load_model
 from engine.request import Request, SamplingParams
 from engine.runner import TorchRunner
@@ -61,8 +61,7 @@ def save_tiny(directory: Path, **changes: Any) -> Any:
 def drive(loaded: LoadedModel, config: EngineConfig, prompts: Sequence[Sequence[int]], new: int) -> list[list[int]]:
     """Greedy continuations through scheduler, pages and runner; end-of-text does not stop them."""
     runner = TorchRunner(loaded, config, MonotonicClock())
-    cache = KvCoordinator(runner.cache, prefix_caching=config.kv.prefix_caching)
-    scheduler = Scheduler(config, cache, max_model_len=loaded.max_model_len)
+    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=loaded.max_model_len)
     loop = StepLoop(scheduler, runner, lambda settled, record: None)
     params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
     requests = [Request(f"r{i}", tuple(prompt), params, Seconds(float(i))) for i, prompt in enumerate(prompts)]

@@ -14,6 +14,7 @@ from energyopt.core.config import EngineConfig
 from energyopt.core.errors import ConfigError, EngineError, OutOfMemoryError
 from energyopt.core.units import Seconds
 from engine.batch import Batch, Runner, ScheduledRequest
+from engine.kv.configured import cache_for
 from engine.kv.coordinator import KvCoordinator
 from engine.models import LoadedModel, load_model
 from engine.request import Request, SamplingParams
@@ -188,3 +189,27 @@ def test_loading_a_config_twice_gives_the_same_text(tiny_config: EngineConfig, d
     config = changed(tiny_config, dtype="auto", kv={"memory_bytes": 2**20})
     first, second = (driver(load_model(config), config, PROMPTS, 20) for _ in range(2))
     assert first == second
+
+
+def test_a_hit_inside_a_block_copies_it_and_leaves_the_tokens_as_they_are(
+    tiny: LoadedModel, tiny_config: EngineConfig, driver: Driver
+) -> None:
+    """The owner of a shared block goes on writing behind what is shared; who hits it writes into a copy."""
+    prompt = list(range(3, 40))
+    prompts = [prompt, prompt, [*prompt, 7, 8, 9], prompt[:30], [*prompt[:36], 99]]
+    wanted = driver(tiny, changed(tiny_config, kv={"prefix_caching": False}), prompts, 12)
+    config = changed(tiny_config, kv={"block_tokens": 16, "match_tokens": 2}, max_num_seqs=1)
+    runner = TorchRunner(tiny, config, FakeClock())
+    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=tiny.max_model_len)
+    params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
+    requests = [Request(f"r{i}", tuple(one), params, Seconds(float(i))) for i, one in enumerate(prompts)]
+    for made in requests:
+        scheduler.add(made)
+    copies = 0
+    while (batch := scheduler.schedule()) is not None:
+        copies += len(batch.copies)
+        scheduler.settle(batch, runner.run(batch))
+        scheduler.check_integrity()
+    assert [made.output for made in requests] == wanted
+    assert [made.cached_tokens for made in requests] == [0, 36, 36, 16, 36], "30 tokens do not name a block of 32"
+    assert copies == 3
