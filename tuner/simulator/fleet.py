@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Protocol
 
@@ -87,13 +89,14 @@ class Fleet:
 
     def run(self, requests: Iterable[SimRequest]) -> RunResult:
         """Serve ``requests``, which come in order of arrival, to the last token; the window is all of it."""
-        for start, group in _slices(requests):
-            for request in group:
-                self.replicas[self._router.pick(request, len(self.replicas))].submit(request)
+        with _collector_paused():
+            for start, group in _slices(requests):
+                for request in group:
+                    self.replicas[self._router.pick(request, len(self.replicas))].submit(request)
+                for replica in self.replicas:
+                    replica.run(start + SLICE)
             for replica in self.replicas:
-                replica.run(start + SLICE)
-        for replica in self.replicas:
-            replica.run(math.inf)
+                replica.run(math.inf)
         return self._result()
 
     def _result(self) -> RunResult:
@@ -118,6 +121,18 @@ class Fleet:
             hits_by_tier=hits,
             simulated=True,
         )
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Requests and records form no cycles; looking through millions of them for some takes a tenth of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _slices(requests: Iterable[SimRequest]) -> Iterator[tuple[float, Iterator[SimRequest]]]:
