@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from energyopt.core.errors import ConfigError, SensorError
-from energyopt.core.units import Bytes
+from energyopt.core.units import Bytes, Joules
 from engine.batch import CacheShape
 from engine.output import Output
 from engine.ports import EngineStats
 from engine.request import SamplingParams
+from telemetry.attribution_report import AttributionReport, TenantEnergy
 
 
 class ScriptedEngine:
@@ -113,6 +114,23 @@ class FakeLedger:
 
     def note(self, request_id: str, *, tenant: str | None = None, session: str | None = None) -> None:
         self.noted[request_id] = (tenant, session)
+
+    def attribution(self, tenant: str | None = None) -> AttributionReport:
+        """An empty account whose only entry is the tenant that was asked for."""
+        names = [] if tenant is None else [tenant]
+        return AttributionReport(
+            total=None,
+            overhead=None,
+            tenants=tuple(
+                TenantEnergy(tenant=name, prefill=Joules(1.0), decode=Joules(2.0), idle=Joules(0.0)) for name in names
+            ),
+            sessions=(),
+            tiers={},
+            methods={},
+            idle_policy="separate",
+            sources=(),
+            fit=None,
+        )
 
     def request_energy(self, request_id: str) -> FakeEnergy | None:
         entry = self._entries[len(self.seen) % len(self._entries)]

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from energyopt.core.errors import ConfigError
 from engine.ports import ServingEngine, Tokenizer
+from telemetry.attribution_report import AttributionReport
 
 
 class ChatRenderer(Protocol):
@@ -47,7 +48,8 @@ class RequestEnergy(Protocol):
 class EnergyLedger(Protocol):
     """Answers for the energy of finished requests. Thread-safe.
 
-    ``note`` says whose a request is, before it is submitted; it is quick.
+    ``note`` says whose a request is, before it is submitted; it is quick. ``attribution`` is the whole account, or
+    one tenant's.
 
     ``request_energy`` may block for a sensor poll, so it is called off the event loop. None: not measured.
     Raises TelemetryError when a sensor fails.
@@ -56,6 +58,8 @@ class EnergyLedger(Protocol):
     def note(self, request_id: str, *, tenant: str | None = None, session: str | None = None) -> None: ...
 
     def request_energy(self, request_id: str) -> RequestEnergy | None: ...
+
+    def attribution(self, tenant: str | None = None) -> AttributionReport: ...
 
 
 class MetricsPage(Protocol):

@@ -14,6 +14,7 @@ from energyopt.core.results import EnergySplit, EnergyTotal, Source
 from energyopt.core.units import Joules, Seconds
 
 from .attribute import attribute, runs_on
+from .attribution_report import AttributionReport, attribution_report
 from .book import Book
 from .curve import EnergyCurve
 from .idle import IdlePolicy, SeparateIdle
@@ -132,6 +133,21 @@ class Ledger:
             for account in self._accounts:
                 total.add(account.book)
             return total
+
+    def report(self, tenant: str | None = None, *, sessions: int = 100) -> AttributionReport:
+        """Everything settled so far, or one tenant's part of it; of its sessions the newest."""
+        with self._lock:
+            self.settle()
+            newest = [entry for entry in reversed(self._sessions.items()) if tenant in (None, entry[0].tenant)]
+            found = {source for account in self._accounts for source in account.curve.totals}
+            return attribution_report(
+                self.book(),
+                newest[:sessions],
+                idle_policy=self.idle.name,
+                sources=[source for source in Source if source in found],
+                fit=self.weigh.report(),
+                tenant=tenant,
+            )
 
     def session_energy(self, tenant: str, session: str) -> Joules | None:
         """Joules settled for one tenant's session over all its requests; None if it is not remembered."""

@@ -12,6 +12,7 @@ from energyopt.core.results import EnergyReading, EnergySplit, EnergyTotal
 from energyopt.core.units import Seconds
 
 from .attribute import Attribution, attribute, runs_on
+from .attribution_report import AttributionReport
 from .device_channel import DeviceChannel
 from .idle import IdlePolicy
 from .ledger import Ledger
@@ -133,6 +134,10 @@ class Meter:
             self.sampler.poll()
         self.ledger.settle()
         return self.ledger.request_energy(request_id)
+
+    def attribution(self, tenant: str | None = None) -> AttributionReport:
+        """Who used how much so far (see Ledger.report). Calls no driver."""
+        return self.ledger.report(tenant)
 
     def totals(self) -> EnergySplit | None:
         """Joules by purpose since the start, as far as settled; None without sensors. Calls no driver."""

@@ -39,6 +39,23 @@ async def test_without_keys_nobody_can_claim_a_tenant(in_process: Any) -> None:
     assert list(ledger.noted.values()) == [(None, None)]
 
 
+async def test_a_tenant_sees_its_own_account_only(in_process: Any) -> None:
+    ledger = FakeLedger(FakeEnergy(1.0, 0.1, "counter"))
+    async with in_process(energy=ledger, tenants={"key-s": "search"}, api_key="plain") as http:
+        mine = await http.get("/v1/energy/attribution", headers=bearer("key-s"))
+        whole = await http.get("/v1/energy/attribution", headers=bearer("plain"))
+        assert (await http.get("/v1/energy/attribution")).status_code == 401
+    assert [one["tenant"] for one in mine.json()["tenants"]] == ["search"]
+    assert whole.json()["tenants"] == []
+
+
+async def test_without_a_meter_there_is_no_account(in_process: Any) -> None:
+    async with in_process(energy=None) as http:
+        reply = await http.get("/v1/energy/attribution")
+    assert reply.status_code == 404
+    assert "not measured" in reply.json()["error"]["message"]
+
+
 def test_a_file_of_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# ours\n\nsearch k1\n  chat\tk2\nsearch k3\n", encoding="utf-8")

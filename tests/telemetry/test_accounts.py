@@ -199,6 +199,44 @@ def test_over_all_owners_the_book_equals_the_sensor(
     assert {use.tenant for use in book.used} <= {"search", "chat", OTHER, ANONYMOUS}
 
 
+def test_a_report_on_everybody_and_on_one_tenant() -> None:
+    ledger = ledger_with(SharedIdle())
+    for request, tenant in (("a", "search"), ("b", "chat")):
+        ledger.note(request, tenant=tenant, session=f"s-{request}")
+    ledger.record(step(1, 2, "a", phase=Phase.PREFILL))
+    ledger.record(step(2, 5, "a", "b"))
+    ledger.record(step(5, 5.5))
+    whole = ledger.report()
+    assert whole.total == pytest.approx(2990.0)
+    assert whole.overhead == pytest.approx(50.0)
+    parts = [(one.prefill, one.decode, one.idle) for one in whole.tenants]
+    assert sum(map(sum, parts)) + (whole.overhead or 0) == pytest.approx(whole.total)
+    assert [one.tenant for one in whole.tenants] == ["chat", "search", NOBODY]
+    assert {one.session: one.joules for one in whole.sessions} == pytest.approx({"s-a": 250.0, "s-b": 150.0})
+    assert whole.methods == pytest.approx({"compute_weight": 400.0})
+    assert whole.tiers == pytest.approx({"computed": 400.0})
+    assert (whole.idle_policy, whole.sources, whole.fit) == ("share", (Source.COUNTER,), None)
+
+    mine = ledger.report("chat")
+    (own,) = mine.tenants
+    assert own.tenant == "chat"
+    assert own.prefill == 0.0
+    assert own.decode == pytest.approx(150.0)
+    assert (mine.total, mine.overhead, mine.tiers) == (None, None, {})
+    assert [one.session for one in mine.sessions] == ["s-b"]
+    assert mine.methods == pytest.approx({"compute_weight": 150.0})
+    assert "search" not in mine.model_dump_json()
+
+
+def test_a_report_says_how_good_the_fit_is() -> None:
+    ledger = Ledger([curve()], FittedWeight())
+    ledger.record(step(1, 2, "a"))
+    fit = ledger.report().fit
+    assert fit is not None
+    assert (fit.used, fit.steps, fit.error) == (False, 1, None)
+    assert "decode_token" in fit.seconds
+
+
 def test_metrics_by_tenant() -> None:
     clock = FakeClock()
     meter = Meter([FakeSource(clock)], clock, tenants=("search",), idle=ReservedIdle({"search": 0.5}))
