@@ -166,4 +166,4 @@ class CacheModel(RuleBasedStateMachine):
 
 
 TestCacheModel = CacheModel.TestCase
-TestCacheModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestCacheModel.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
