@@ -84,7 +84,8 @@ class LowerTiers(Protocol):
     """
 
     def seen(self, keys: Sequence[bytes]) -> None:
-        """A request arrived whose whole blocks have these keys. Call it once a request, also for device hits.
+        """A request arrived whose whole blocks have these keys. Call it once a request and group of layers, also for
+        device hits.
 
         Tiers that admit a block only after several sightings count these calls; ``find`` is asked too often for that.
         """

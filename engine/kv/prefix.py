@@ -95,8 +95,8 @@ class PrefixFinder:
         notes, hashes = request.kv, request.block_hashes
         if not notes.seen:
             notes.seen = True
-            per_block = self._layout.units_per_block[0]
-            tiers.seen([tier_key(name, 0) for name in hashes[per_block - 1 :: per_block]])
+            for group, per_block in enumerate(self._layout.units_per_block):
+                tiers.seen([tier_key(name, group) for name in hashes[per_block - 1 :: per_block]])
         if notes.answer is not None and notes.answer[:2] == (request.num_tokens, reached):
             return notes.answer[2]
         lower: dict[tuple[int, int], str] = {}

@@ -240,6 +240,20 @@ def test_the_same_mask_decides_what_is_stored_below(make_rig: Any) -> None:
     assert stored == {None: 50, 0: 23}
 
 
+def test_blocks_of_every_group_are_sighted_before_they_are_offered(make_rig: Any, monkeypatch: Any) -> None:
+    """Admission after N sightings counts keys; a group whose keys are never shown would never be admitted."""
+    rig = make_rig(groups=HYBRID, num_blocks=200, tiers=tiers())
+    seen: list[bytes] = []
+    offered: list[bytes] = []
+    below, store = rig.cache.tiers, rig.cache.tiers.store
+    monkeypatch.setattr(below, "seen", seen.extend)
+    monkeypatch.setattr(below, "store", lambda some: offered.extend(one.key for one in some) or store(some))
+    for _ in range(2):
+        rig.ask(prompt(81))
+    assert {len(key) for key in offered} == {16, 17}, "groups beside the first add a byte to the hash"
+    assert all(seen.count(key) == 2 for key in offered)
+
+
 def test_resets_by_tier(make_rig: Any) -> None:
     rig = make_rig(tiers=tiers({"host": None, "disk": None}))
     rig.ask(prompt(41))
