@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from api.keys import read_keys
 from energyopt.compose.service import ServeRequest, run_service
-from energyopt.core.config import EngineConfig, PowerConfig, parse_config
-from energyopt.core.errors import ConfigError
-from energyopt.core.units import parse_bytes, parse_hertz, parse_interval, parse_watts
+from energyopt.core.config import EngineConfig, parse_config
+from energyopt.core.units import parse_bytes, parse_interval
 
+from .account_options import ApiKeys, IdleEnergy, Reservation, shares
 from .footprint import Currency, Grid, Price, Pue, footprint_config
 from .kv_options import (
     AdmitAfter,
@@ -28,6 +27,11 @@ from .kv_options import (
     tier_settings,
 )
 from .output import METER_HELP, message_console
+from .power_options import PowerCap, Slos, SmClock, power_asked
+
+PrefixCaching = Annotated[
+    bool, typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", help="Keep and reuse prefixes.")
+]
 
 
 def serve(
@@ -36,9 +40,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     served_model_name: Annotated[str | None, typer.Option(help="Name in the API; default: the model's.")] = None,
     api_key: Annotated[str | None, typer.Option(envvar="ENERGYOPT_API_KEY", help="Clients must send it.")] = None,
-    api_keys: Annotated[
-        Path | None, typer.Option(help="File of lines 'TENANT KEY': energy is told by tenant in /metrics.")
-    ] = None,
+    api_keys: ApiKeys = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where the engine runs.")] = "auto",
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="Weights.")] = "auto",
     kernels: Annotated[Literal["auto", "reference"], typer.Option(help="Operator implementations.")] = "auto",
@@ -49,9 +51,7 @@ def serve(
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens in one step.")] = 2048,
     max_num_queued_reqs: Annotated[int, typer.Option(min=1, help="Waiting requests before 503.")] = 1024,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens in one KV block.")] = 16,
-    enable_prefix_caching: Annotated[
-        bool, typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", help="Keep and reuse prefixes.")
-    ] = True,
+    enable_prefix_caching: PrefixCaching = True,
     kv_cache_memory_bytes: Annotated[str | None, typer.Option(help="KV pool, such as 2GiB.")] = None,
     prefix_cache_retention_interval: Annotated[
         str, typer.Option(help="Tokens between kept states and windows: 0 keeps boundaries only, 'dense' keeps all.")
@@ -70,25 +70,15 @@ def serve(
     kv_tier_store: Store = "eager",
     kv_tier_load: Load = "always",
     meter: Annotated[str, typer.Option(metavar="KIND", help=METER_HELP)] = "auto",
-    idle_energy: Annotated[
-        Literal["separate", "share", "reservation"],
-        typer.Option(help="Who answers for idle joules: nobody, tenants by use, or tenants by --reservation."),
-    ] = "separate",
-    reservation: Annotated[
-        list[str] | None, typer.Option(help="TENANT=SHARE of the machine, such as search=0.5; repeat for several.")
-    ] = None,
+    idle_energy: IdleEnergy = "separate",
+    reservation: Reservation = None,
     pue: Pue = None,
     grid_intensity: Grid = None,
     electricity_price: Price = None,
     currency: Currency = "USD",
-    power_cap: Annotated[
-        str | None,
-        typer.Option(help="Cap of each device, such as 300W; `auto`: as low as --slo allows. Put back at exit."),
-    ] = None,
-    slo: Annotated[
-        list[str] | None, typer.Option("--slo", help="For --power-cap auto, such as ttft:p90<500ms; repeat.")
-    ] = None,
-    sm_clock: Annotated[str | None, typer.Option(help="SM clock of each device, such as 1.2GHz; put back.")] = None,
+    power_cap: PowerCap = None,
+    slo: Slos = None,
+    sm_clock: SmClock = None,
 ) -> None:
     """Serve a model over HTTP (OpenAI's API), with joules in every reply where this machine can tell them."""
     tiers = tier_settings(
@@ -127,14 +117,11 @@ def serve(
             },
         },
     )
-    power = PowerConfig(
-        cap=None if power_cap in (None, "auto") else parse_watts(power_cap),
-        sm_clock=None if sm_clock is None else parse_hertz(sm_clock),
-    )
+    power = power_asked(power_cap, sm_clock)
     request = ServeRequest(
         engine=engine,
-        power=power,
-        power_auto=power_cap == "auto",
+        power=power.limits,
+        power_auto=power.auto,
         slos=tuple(slo or ()),
         host=host,
         port=port,
@@ -142,20 +129,11 @@ def serve(
         tenants={} if api_keys is None else read_keys(api_keys),
         meter=meter,
         idle_energy=idle_energy,
-        reservations=_shares(reservation or []),
+        reservations=shares(reservation or []),
         footprint=footprint_config(pue, grid_intensity, electricity_price, currency),
     )
-    console = message_console()
-    run_service(request, notify=lambda line: console.print(line, markup=False, soft_wrap=True))
+    run_service(request, notify=_tell)
 
 
-def _shares(entries: list[str]) -> dict[str, float]:
-    """``["a=0.5"]`` -> ``{"a": 0.5}``. Raises ConfigError; whether the shares are allowed is the policy's to say."""
-    shares: dict[str, float] = {}
-    for entry in entries:
-        tenant, _, share = entry.partition("=")
-        try:
-            shares[tenant] = float(share)
-        except ValueError as error:
-            raise ConfigError(f"--reservation {entry!r} is not allowed: expected TENANT=SHARE.") from error
-    return shares
+def _tell(line: str) -> None:
+    message_console().print(line, markup=False, soft_wrap=True)
