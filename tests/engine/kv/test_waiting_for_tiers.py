@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from energyopt.core.records import FinishReason
 from engine.fake import FakeRunner
 from engine.kv.fake_tiers import FakeTiers
 from engine.kv.layout import FullAttention, RecurrentState, SlidingWindow
+from engine.kv.ports import Transfer
 from engine.request import Request, Status
 
 HYBRID = (FullAttention(4), SlidingWindow(4, window=7), RecurrentState(8))
@@ -247,7 +248,13 @@ def test_blocks_of_every_group_are_sighted_before_they_are_offered(make_rig: Any
     offered: list[bytes] = []
     below, store = rig.cache.tiers, rig.cache.tiers.store
     monkeypatch.setattr(below, "seen", seen.extend)
-    monkeypatch.setattr(below, "store", lambda some: offered.extend(one.key for one in some) or store(some))
+
+    def noting(some: Sequence[Transfer]) -> int | None:
+        offered.extend(one.key for one in some)
+        ticket: int | None = store(some)
+        return ticket
+
+    monkeypatch.setattr(below, "store", noting)
     for _ in range(2):
         rig.ask(prompt(81))
     assert {len(key) for key in offered} == {16, 17}, "groups beside the first add a byte to the hash"
