@@ -28,6 +28,9 @@ from .ticket import Ticket
 LOAD_PATIENCE = 10.0
 """Seconds after which a load from a store has failed, whatever becomes of it."""
 
+ASKED_AHEAD = 2048
+"""Keys of a prefix that one step asks stores about: a prompt of a million tokens shall not hold others up."""
+
 CLOSE_PATIENCE = 10.0
 """Seconds that ``close`` gives each store to save what waits."""
 
@@ -88,7 +91,7 @@ class Tiers:
         for at, key in enumerate(keys):
             tier = self._first_with(key)
             if tier is None:
-                self._ask(keys[at:])
+                self._ask(keys[at : at + ASKED_AHEAD])
                 return Found(tuple(tiers), later=True)
             if not tier:
                 break

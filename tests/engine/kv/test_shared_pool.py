@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -34,7 +35,11 @@ class Peer:
 
     def __init__(self, model: Path, url: str) -> None:
         command = [sys.executable, "-c", _PEER, str(Path(__file__).with_name("conftest.py")), str(model), url]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # LMCache #2136, #2979: names may not depend on Python's own hash, which differs between processes
+        environment = {**os.environ, "PYTHONHASHSEED": "4711"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     def ask(self, prompt: list[int]) -> tuple[str, dict[str, int]]:
         """Its text, and where the prefix came from."""

@@ -181,6 +181,16 @@ def test_ask_later_propagates_from_any_store(make_tiers: type[TierRig]) -> None:
     assert rig.found("a") == ()
 
 
+def test_a_long_prefix_is_asked_for_in_pieces(make_tiers: type[TierRig]) -> None:
+    blocks: dict[tuple[str, bytes], tuple[bytes, int]] = {}
+    keys = [f"k{at}" for at in range(5000)]
+    blocks.update({("bytes", key.encode()): (b"", 0) for key in keys})
+    rig = make_tiers(stores={"disk": MemoryStore("bytes", blocks)})
+    first = rig.tiers.find([key.encode() for key in keys])
+    assert (first.later, first.tiers) == (True, ())
+    assert rig.found(*keys) == ("disk",) * 5000
+
+
 def test_a_store_that_does_not_answer_a_lookup_is_a_miss_and_is_left_alone(
     make_tiers: type[TierRig], caplog: pytest.LogCaptureFixture
 ) -> None:
