@@ -44,7 +44,7 @@ PREDICT = (
     (16, 8, 1024),
 )
 """Sessions at once, max_num_seqs, max_num_batched_tokens."""
-PLAN = MeasurePlan(warmup=Seconds(3.0), window=Seconds(12.0), timeout=Seconds(240.0))
+PLAN = MeasurePlan(warmup=Seconds(2.0), window=Seconds(8.0), timeout=Seconds(240.0))
 TARGET = 0.15
 
 

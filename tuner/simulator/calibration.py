@@ -103,7 +103,7 @@ def fit_observations(observations: Sequence[Observation], start: Constants) -> C
     high = np.log([HIGHEST.get(name, math.inf) for name in names])
     begin = np.minimum(centre, high - 1e-6)
     bounds = (np.full(len(names), -np.inf), high)
-    found = least_squares(residuals, begin, loss="soft_l1", diff_step=1e-2, max_nfev=25, bounds=bounds)
+    found = least_squares(residuals, begin, loss="soft_l1", diff_step=1e-2, max_nfev=12, bounds=bounds)
     return _with(start, names, found.x)
 
 

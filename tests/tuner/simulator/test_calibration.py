@@ -15,7 +15,7 @@ from energyopt.core.results import EnergyReading, Scope, Source, total_energy
 from energyopt.core.study import MeasurePlan
 from energyopt.core.units import Joules, Seconds
 from tuner.evaluators.simulated import SimulatedEvaluator
-from tuner.simulator.calibration import Observation, calibrate
+from tuner.simulator.calibration import Observation, calibrate, fit_observations
 from tuner.simulator.constants import Constants, load_constants
 from tuner.simulator.hardware import load_gpu
 from tuner.simulator.machine import Machine
@@ -91,7 +91,7 @@ def test_two_rows_a_series_bring_a_model_with_experts_near(tables: Path) -> None
 
 def test_runs_of_a_study_are_replayed_through_the_scheduler() -> None:
     model, load = "llama-3.1-8b", chat_workload(seed=1, concurrency=6, sessions=12)
-    plan = MeasurePlan(warmup=Seconds(0.5), window=Seconds(2.0))
+    plan = MeasurePlan(warmup=Seconds(0.3), window=Seconds(1.0))
 
     def observed(seats: int) -> Observation:
         one = Deployment(decode=PoolConfig(engine=EngineConfig(model=model, max_num_seqs=seats)))
@@ -104,7 +104,7 @@ def test_runs_of_a_study_are_replayed_through_the_scheduler() -> None:
 
     known, unknown = [observed(1), observed(6)], observed(3)
     assert {"tok_s", "ttft_p90", "tpot", "watts"} == set(unknown.measured)
-    found = calibrate(known, PRIOR, provenance="test").constants
+    found = fit_observations(known, PRIOR)
     assert abs(unknown.errors(found)["tok_s"]) < 0.03 < abs(unknown.errors(PRIOR)["tok_s"])
 
 
