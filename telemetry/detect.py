@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -31,11 +31,15 @@ REPLAY = "replay:"
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What will be measured, and sentences about what was found, what not and why."""
+    """What will be measured, and sentences about what was found, what not and why.
+
+    ``names`` tells what a sensor calls the devices that were asked for by another name.
+    """
 
     sources: tuple[PowerSource, ...]
     reasons: tuple[str, ...]
     statuses: tuple[StatusSource, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_kind(kind: str) -> str:
@@ -93,7 +97,7 @@ class _Finder:
         """All of the GPUs or none: a part would pass for the whole."""
         finder = GpuFinder(self._clock, self._root, self._environment)
         sources, statuses, notes = finder.find(devices, vendors)
-        return Detection(sources, notes, statuses)
+        return Detection(sources, notes, statuses, finder.names)
 
     def gpus_or_nothing(self, devices: Sequence[str]) -> Detection:
         try:

@@ -18,12 +18,17 @@ from .visible import normal_uuid, visible_amd, visible_gpus
 
 
 class GpuFinder:
-    """Finds what measures the GPUs that a process names. ``root`` is where ``sys`` and ``dev`` are."""
+    """Finds what measures the GPUs that a process names. ``root`` is where ``sys`` and ``dev`` are.
+
+    ``names`` then tells what a sensor calls the devices whose own name is another: MIG instances, GPUs by ordinal or
+    in torch's spelling, GPUs that are metered as part of a module.
+    """
 
     def __init__(self, clock: Clock, root: Path, environment: Mapping[str, str]) -> None:
         self._clock = clock
         self._root = root
         self._environment = environment
+        self.names: dict[str, str] = {}
 
     def find(
         self, devices: Sequence[str], vendors: Sequence[str]
@@ -64,6 +69,7 @@ class GpuFinder:
             source = NvmlSource(self._clock, uuid)
             opened.callback(source.close)
             first = sources.setdefault(source.group or source.sensor.device, source)
+            self._name(device, first)
             if first is not source:
                 if first.sensor.device != source.sensor.device:
                     notes.append(f"{source.sensor.device} shares the sensor of {first.sensor.device} and is in it.")
@@ -77,10 +83,17 @@ class GpuFinder:
         process = AmdProcess(self._clock)
         opened.callback(process.close)
         present = list_amd(process)
-        for gpu in dict.fromkeys(self._choose(device, present) for device in devices):
+        chosen = {device: self._choose(device, present) for device in devices}
+        for gpu in dict.fromkeys(chosen.values()):
             source = AmdSource(self._clock, process, gpu)
+            for device in (device for device, one in chosen.items() if one == gpu):
+                self._name(device, source)
             notes.append(describe(source))
             yield source, AmdStatus(process, gpu)
+
+    def _name(self, device: str, source: PowerSource) -> None:
+        if device != source.sensor.device:
+            self.names[device] = source.sensor.device
 
     def _choose(self, device: str, present: Sequence[AmdGpu]) -> AmdGpu:
         by_name = {gpu.info.device: gpu for gpu in present}

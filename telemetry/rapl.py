@@ -77,7 +77,10 @@ def find_rapl(clock: Clock, root: Path = POWERCAP) -> tuple[RaplSource, ...]:
     """Every package and DRAM domain. Raises SensorUnavailableError if there is none or one may not be read."""
     sources = [RaplSource(clock, zone, sensor) for zone, sensor in _domains(root)]
     if not sources:
-        raise SensorUnavailableError(f"No RAPL package is listed in {root}: this kernel or virtual machine has none.")
+        raise SensorUnavailableError(
+            f"No RAPL package is listed in {root}: this kernel or virtual machine has none, or a container hides it "
+            "(mount the host's /sys elsewhere and name that place: `energyopt agent --root`)."
+        )
     return tuple(sources)
 
 

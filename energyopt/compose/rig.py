@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import EngineConfig
@@ -54,12 +54,16 @@ class LoadedEngine:
     clock: Clock
     tiers: Tiers | None
     economy: Economy
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the sensors call the runner's devices, where they call them otherwise."""
 
     def start(self, on_step: OnStep, on_request: OnRequest) -> RunningEngine:
         """Begin to sample and to serve; every step goes to the meter's ledger, then to ``on_step``."""
         self.meter.start()
 
         def record(step: StepRecord) -> None:
+            if self.names:
+                step = replace(step, devices=tuple(self.names.get(device, device) for device in step.devices))
             self.meter.record(step)
             self.economy.on_step(step)
             on_step(step)
@@ -99,7 +103,7 @@ def load_engine(
     )
     economy = Economy(_energy_of(meter) if meter.channels else None)
     tiers = tiers_for(config, loaded, runner, clock, economy=economy)
-    return LoadedEngine(config, loaded, runner, meter, clock, tiers, economy)
+    return LoadedEngine(config, loaded, runner, meter, clock, tiers, economy, found.names)
 
 
 def _energy_of(meter: Meter) -> EnergyBetween:

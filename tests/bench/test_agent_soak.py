@@ -1,4 +1,4 @@
-"""Ten times the design load for an hour of virtual time: no sample lost, no queue, no growth. ``pytest -m bench -s``."""
+"""Ten times the design load for an hour of virtual time: no sample lost, no queue, no growth."""
 
 from __future__ import annotations
 

@@ -303,6 +303,7 @@ def test_detect_finds_amd_gpus_by_name_and_by_ordinal(amd_machine: Machine, tmp_
         close(found)
     named = detect("auto", ["GPU-000000000000ABC1"], CLOCK, root=tmp_path)
     assert named.sources[0].sensor.device == "AMD-000000000000abc1"
+    assert named.names == {"GPU-000000000000ABC1": "AMD-000000000000abc1"}
     close(named)
 
 

@@ -182,9 +182,9 @@ def test_mig_instance_is_metered_by_its_parent(in_stub: Run) -> None:
         state.gpus[0].mig_uuid = b"MIG-1"
         state.gpus[0].fail("fields", 0)
         found = detect("auto", ["MIG-1", state.gpus[0].uuid.decode()], clock)
-        answer([source.sensor.device for source in found.sources])
+        answer([[source.sensor.device for source in found.sources], dict(found.names)])
     """)
-    assert found == [UUID]
+    assert found == [[UUID], {"MIG-1": UUID}]
 
 
 def test_superchip_is_labelled_module(in_stub: Run) -> None:
