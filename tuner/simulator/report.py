@@ -126,6 +126,9 @@ def _sweep(document: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "There is no open clock sweep of a data-centre GPU: on those the clock response is a prior."
     yield ""
+    yield "Not scored here, because this page's tables do not hold it: latency per deployment (aiconfigurator's sample"
+    yield "of silicon runs), energy of prefill and decode pools, of links, of lower cache tiers, and of AMD's GPUs."
+    yield ""
 
 
 def _series(document: Mapping[str, Any]) -> Iterator[str]:
