@@ -1,19 +1,27 @@
-"""The boards as they ship and as they would be generated now, and a Grafana to send them to."""
+"""The boards as they ship and as generated now, a Grafana to send them to, a Prometheus to feed them."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
+import subprocess
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import uvicorn
+import yaml
 
 from dashboards.catalog import PLUGINS
 from dashboards.double.server import FakeGrafana
+from dashboards.rule_files import as_yaml, prometheus_rules
 from dashboards.shipped import shipped_boards
 
 
@@ -50,3 +58,56 @@ def url(fake: FakeGrafana) -> Iterator[str]:
     server.should_exit = True
     thread.join(10)
     listener.close()
+
+
+@pytest.fixture(scope="session")
+def start_prometheus() -> Callable[[Path, Mapping[str, int]], AbstractContextManager[int]]:
+    """Runs a real server in a folder, which scrapes loopback ports by job every two seconds; yields its own port."""
+    binary = shutil.which("prometheus")
+    if binary is None:
+        reason = "no prometheus: install the package prometheus"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+    @contextmanager
+    def start(folder: Path, jobs: Mapping[str, int]) -> Iterator[int]:
+        port = _configure(folder, jobs)
+        command = [binary, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+        with (folder / "log").open("w") as log:
+            running = subprocess.Popen(
+                [*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=subprocess.STDOUT
+            )
+        try:
+            _await_ready(port, folder / "log")
+            yield port
+        finally:
+            running.terminate()
+            running.wait(20)
+
+    return start
+
+
+def _configure(folder: Path, jobs: Mapping[str, int]) -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    scrapes = [
+        {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{target}"], "labels": {"cluster": "c"}}]}
+        for job, target in jobs.items()
+    ]
+    whole = {"global": {"scrape_interval": "2s"}, "scrape_configs": scrapes, "rule_files": ["rules.yml"]}
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(whole))
+    (folder / "rules.yml").write_text(as_yaml(prometheus_rules()))
+    return port
+
+
+def _await_ready(port: int, log: Path) -> None:
+    for _ in range(300):
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/-/ready", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.2)
+    pytest.fail(log.read_text()[-2000:])

@@ -6,27 +6,21 @@ and catches up with the real one at each scrape, so what is scraped is exact how
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import socket
-import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
 import pytest
-import yaml
 
-from dashboards.rule_files import as_yaml, prometheus_rules
+from dashboards.rule_files import prometheus_rules
 from dashboards.shipped import shipped_boards
 from energyopt.core.clock import FakeClock
 from energyopt.core.config import PowerConfig
@@ -348,54 +342,16 @@ class Prometheus:
 
 
 @pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    binary = shutil.which("prometheus")
-    if binary is None:
-        reason = "no prometheus: install the package prometheus"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    folder = tmp_path_factory.mktemp("prometheus")
-    with serving(World()) as exporter:
-        port = _configure(folder, exporter)
-        command = [binary, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-        with (folder / "log").open("w") as log:
-            running = subprocess.Popen(
-                [*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=subprocess.STDOUT
-            )
-        try:
-            _await_ready(port, folder / "log")
-            server = Prometheus(port)
-            yield server
-            server.close()
-        finally:
-            running.terminate()
-            running.wait(20)
-
-
-def _configure(folder: Path, exporter: int) -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    scrape = {
-        "job_name": "energyopt",
-        "static_configs": [{"targets": [f"127.0.0.1:{exporter}"], "labels": {"cluster": "c"}}],
-    }
-    whole = {"global": {"scrape_interval": "2s"}, "scrape_configs": [scrape], "rule_files": ["rules.yml"]}
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(whole))
-    (folder / "rules.yml").write_text(as_yaml(prometheus_rules()))
-    return port
-
-
-def _await_ready(port: int, log: Path) -> None:
-    for _ in range(300):
-        try:
-            if httpx.get(f"http://127.0.0.1:{port}/-/ready", timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.2)
-    pytest.fail(log.read_text()[-2000:])
+def prometheus(
+    start_prometheus: Callable[..., AbstractContextManager[int]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    with (
+        serving(World()) as exporter,
+        start_prometheus(tmp_path_factory.mktemp("prometheus"), {"energyopt": exporter}) as port,
+    ):
+        server = Prometheus(port)
+        yield server
+        server.close()
 
 
 def _wrong(server: Prometheus) -> list[str]:
