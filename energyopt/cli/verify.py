@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +18,6 @@ from energyopt.compose.verify import (
     thresholds_of,
 )
 from energyopt.core.units import format_figure
-from energyopt.store.database import default_url
 from tuner.accuracy.checks import AccuracyReport
 
 from .output import message_console, print_json, result_console
@@ -66,8 +64,7 @@ def verify(
     with console.status(f"asking {baseline}"):
         old = answers_of(baseline, questions, model=model, api_key=api_key)
     report = compare_answers(old, found, limits)
-    url = db or default_url(os.environ)
-    stored = keep_report(report, url)
+    stored, url = keep_report(report, db)
     if as_json:
         print_json(
             {**report.model_dump(mode="json"), "passed": report.passed, "stored": {"id": stored, "database": url}}

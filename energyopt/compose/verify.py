@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import Deployment
 from energyopt.core.errors import ConfigError, EnergyoptError, StoreError
 from energyopt.core.runs import RunRecord
+from energyopt.store.database import default_url
 from energyopt.store.runs import open_runs
 from tuner.accuracy.answers import Answers, HttpPost, collect
 from tuner.accuracy.checks import AccuracyReport, Thresholds, judge
@@ -60,8 +62,9 @@ def compare_answers(baseline: Answers, candidate: Answers, thresholds: Threshold
         raise ConfigError(f"The answers cannot be compared: {error}") from error
 
 
-def keep_report(report: AccuracyReport, db: str) -> str:
-    """Store a report; returns its id. Raises StoreError."""
+def keep_report(report: AccuracyReport, db: str | None) -> tuple[str, str]:
+    """Store a report; returns its id and the database. Raises StoreError."""
+    url = db or default_url(os.environ)
     record = RunRecord(
         id=secrets.token_hex(4),
         created=MonotonicClock().utc(),
@@ -71,9 +74,9 @@ def keep_report(report: AccuracyReport, db: str) -> str:
         valid=report.passed,
         document=report.model_dump_json(),
     )
-    with open_runs(db) as store:
+    with open_runs(url) as store:
         store.add_run(record)
-    return record.id
+    return record.id, url
 
 
 def save_answers(answers: Answers, path: Path) -> None:

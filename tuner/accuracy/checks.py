@@ -203,6 +203,7 @@ def fits(text: str, schema: Json) -> bool:
 
 
 def structured_output(old: Sequence[Answer] | None, new: Sequence[Answer] | None, limits: Thresholds) -> Check:
+    """Answers under a JSON schema are JSON that fits it."""
     name = "JSON by schema"
     if old is None:
         return _not_applicable(name, "the baseline refuses response_format")

@@ -41,6 +41,7 @@ class Difference:
 
     @property
     def better(self) -> bool | None:
+        """True or False where the interval excludes no change."""
         if self.low is None or self.high is None or self.low <= 1 <= self.high:
             return None
         return (self.ratio > 1) == self.higher_is_better

@@ -91,6 +91,7 @@ class FakeServer:
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[FakeServer]:
+        """Listen on ``port`` (0: a free one) until the block ends."""
         server = await asyncio.start_server(self._connection, "127.0.0.1", port, limit=_MAX_BODY)
         self._port = int(server.sockets[0].getsockname()[1])
         try:

@@ -44,6 +44,7 @@ class LagMeter:
         self._cpu: list[tuple[float, float]] = []
 
     async def run(self) -> None:
+        """Watch until cancelled."""
         while True:
             due = self._clock.now() + _TICK
             await asyncio.sleep(_TICK)

@@ -50,6 +50,7 @@ class Prefixes(Result):
 
     @property
     def ideal_rate(self) -> float | None:
+        """What a cache without limits would have reached; None where the trace does not tell."""
         if self.expected_tokens is None or not self.prompt_tokens:
             return None
         return self.expected_tokens / self.prompt_tokens

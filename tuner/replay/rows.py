@@ -88,6 +88,7 @@ def source_words(result: BenchResult) -> str | None:
 
 
 def client_words(result: BenchResult) -> str:
+    """How the load generator itself fared."""
     client = result.client
     return (
         f"client: {client.cpu * 100:.0f} % of a core, sends {client.send_lag * 1e3:.1f} ms late at p99, "

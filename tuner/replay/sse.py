@@ -19,6 +19,7 @@ class SseParser:
         self._data: list[bytes] = []
 
     def feed(self, piece: bytes) -> list[bytes]:
+        """Take the next bytes; returns the events that they complete."""
         events: list[bytes] = []
         lines = (self._rest + piece).split(b"\n")
         self._rest = lines.pop()

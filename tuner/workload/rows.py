@@ -56,6 +56,7 @@ class Row:
         return BadRowError(f"{self.where}: the field {field!r} {found}; expected {expected}.")
 
     def count(self, field: str, low: int = 0, high: int = MAX_TOKENS) -> int:
+        """A whole number in the range. Like its siblings raises BadRowError for anything else."""
         value = self.value.get(field)
         if not is_count(value, low, high):
             raise self.bad(field, f"an integer from {low} to {high}")
@@ -97,6 +98,7 @@ class Row:
         return tuple(value)
 
     def items(self, field: str) -> list[object]:
+        """Any list."""
         value = self.value.get(field)
         if not isinstance(value, list):
             raise self.bad(field, "a list")
