@@ -15,8 +15,9 @@ from .status import DeviceInfo, DeviceStatus, Throttle
 
 log = logging.getLogger(__name__)
 
-PERIOD = Seconds(1.0)
-"""Seconds between looks. Limits, clocks and temperatures are for people and rules, which need no more."""
+PERIOD = Seconds(2.0)
+"""Seconds between looks. Limits, clocks and temperatures are for people and rules, which need no more; a scrape comes
+every 5 to 15 s, and throttle time is cumulative."""
 
 
 class DeviceChannel:

@@ -94,7 +94,7 @@ def test_sampling_8_gpus_at_10_hz(tmp_path: Path) -> None:
     shares = ", ".join(f"{one:.2%}" for one in found["shares"])
     beyond = private_bytes(found["memory"]) - bare
     print(  # noqa: T201 - the figure is the point
-        f"\n{GPUS} GPUs at {found['rate']:.1f} Hz, status at 1 Hz: {shares} of one core in rounds, "
+        f"\n{GPUS} GPUs at {found['rate']:.1f} Hz, status at 0.5 Hz: {shares} of one core in rounds, "
         f"{beyond / 1e6:.1f} MB beyond the interpreter ({bare / 1e6:.1f} MB), {found['overruns']} late readings; "
         f"a scrape of {found['page']:,} bytes takes {found['scrape'] * 1e3:.1f} ms"
     )
