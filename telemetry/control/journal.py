@@ -8,10 +8,12 @@ for all who share a directory.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from energyopt.core.errors import ControlError
 DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 """A UUID or a PCI address: no slash and no leading dot, so that a file named after it stays in its directory."""
 MAX_ENTRY = 4096
+PATIENCE = 10.0
+"""Seconds to wait for another process that puts back what the dead left."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -84,13 +88,13 @@ class Journal:
         path = self._path(entry.device)
         fresh = _draft(path)
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(fresh, entry)
-            try:
-                os.link(fresh, path)
-            finally:
-                fresh.unlink()
-            self._sync()
+            with self.locked():
+                _write(fresh, entry)
+                try:
+                    os.link(fresh, path)
+                finally:
+                    fresh.unlink()
+                self._sync()
         except FileExistsError as error:
             raise ControlError(
                 f"{entry.device} is already under a limit; {path} says whose. Wait for it to end, or end it with "
@@ -98,6 +102,30 @@ class Journal:
             ) from error
         except OSError as error:
             raise ControlError(f"No limit was set, because {path} could not be written first: {error}.") from error
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others from claiming, and from putting back what the dead left, at the same time.
+
+        Else one that is slow could put back, and forget, what another has claimed meanwhile. The kernel unlocks for who
+        dies. Raises ControlError if there is no place for it, or someone holds it for longer than a driver's calls take.
+        """
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self._directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ControlError(
+                f"No limit was set or put back, because {self._directory} could not be written first: {error}."
+            ) from error
+        try:
+            end = time.monotonic() + PATIENCE
+            while not _try_lock(descriptor):
+                if time.monotonic() > end:
+                    raise ControlError(f"{self._directory} is locked by another process for over {PATIENCE:g} s.")
+                time.sleep(0.02)
+            yield
+        finally:
+            os.close(descriptor)
 
     def replace(self, entry: Entry) -> None:
         """Put a new entry durably in the place of the device's own. Raises ControlError if the disk refuses."""
@@ -156,6 +184,14 @@ class Journal:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _draft(path: Path) -> Path:

@@ -190,8 +190,7 @@ class LeaseBook:
         if now - self._looked < LOOK_EVERY:
             return
         self._looked = now
-        for device, entry in tuple(self._stuck.items()):
-            del self._stuck[device]
+        for entry in tuple(self._stuck.values()):
             self._put_back(entry)
         for lease in self._leases.values():
             for device, held in lease.devices.items():
@@ -201,8 +200,7 @@ class LeaseBook:
         """End every lease. What a driver refuses stays in the journal for the next start."""
         for lease in tuple(self._leases.values()):
             self._end(lease, "the power helper ends")
-        for device, entry in tuple(self._stuck.items()):
-            del self._stuck[device]
+        for entry in tuple(self._stuck.values()):
             self._put_back(entry)
 
     def _look_after(self, lease: Lease, device: str, held: Held) -> None:
@@ -262,11 +260,13 @@ class LeaseBook:
     def _put_back(self, entry: Entry) -> str:
         try:
             said = self._limiter.put_back(entry)
+            self._stuck.pop(entry.device, None)
             log.info("%s", said)
         except ControlError as error:
-            self._stuck[entry.device] = entry
             said = f"{entry.device} could not be put back yet: {error}"
-            log.warning("%s", said)
+            if entry.device not in self._stuck:
+                log.warning("%s It is tried again every %g s.", said, LOOK_EVERY)
+            self._stuck[entry.device] = entry
         return said
 
     def _told(self, said: Sequence[str]) -> tuple[str, ...]:

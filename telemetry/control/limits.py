@@ -164,6 +164,13 @@ class Limiter:
         Entries of living holders are not touched; one that could not be put back, and a file that is none, stay and bar
         their device.
         """
+        found, problems = self._journal.readable()
+        if not problems and all(entry.holder.alive for entry in found):
+            return ()
+        with self._journal.locked():
+            return self._put_back_dead()
+
+    def _put_back_dead(self) -> tuple[str, ...]:
         entries, problems = self._journal.readable()
         done = list(problems)
         for problem in problems:

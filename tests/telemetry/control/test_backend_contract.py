@@ -58,7 +58,7 @@ def amd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AmdLimits]:
     process.close()
 
 
-@pytest.fixture(params=["fake", "plant", "nvml", "amd", "both"])
+@pytest.fixture(params=["fake", "plant", "nvml", "amd"])
 def subject(request: pytest.FixtureRequest) -> Subject:
     if request.param == "fake":
         return Subject(FakeLimits((NVIDIA,)), NVIDIA)
@@ -66,9 +66,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
         return Subject(Plant(FakeClock()), NVIDIA, False)
     if request.param == "nvml":
         return Subject(request.getfixturevalue("nvml"), NVIDIA)
-    if request.param == "amd":
-        return Subject(request.getfixturevalue("amd"), AMD)
-    return Subject(Backends(request.getfixturevalue("nvml"), request.getfixturevalue("amd")), AMD)
+    return Subject(request.getfixturevalue("amd"), AMD)
 
 
 def test_limits_are_in_order(subject: Subject) -> None:
@@ -89,7 +87,7 @@ def test_a_cap_is_read_back(subject: Subject) -> None:
 @pytest.mark.parametrize("watts", [1.0, 1e5])
 def test_a_cap_outside_the_range_is_refused_and_changes_nothing(subject: Subject, watts: float) -> None:
     backend, device, _ = subject
-    if isinstance(backend, AmdLimits | Backends) and watts == 1.0:
+    if isinstance(backend, AmdLimits) and watts == 1.0:
         pytest.skip("this driver states 0 as its lowest cap; the limiter keeps above a quarter of the highest")
     before = backend.limits(device)
     with pytest.raises(ControlError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from energyopt.core.errors import ControlError
+from telemetry.control import journal as journal_module
 from telemetry.control.journal import Entry, Holder, Journal, default_directory
 
 
@@ -24,7 +27,7 @@ def test_an_entry_comes_back_as_it_was(tmp_path: Path) -> None:
     journal.claim(entry())
     assert Journal(tmp_path / "new/power").entries() == (entry(),)
     assert (tmp_path / "new/power").stat().st_mode & 0o777 == 0o700
-    assert [path.name for path in (tmp_path / "new/power").iterdir()] == ["GPU-1.json"]
+    assert sorted(path.name for path in (tmp_path / "new/power").iterdir()) == [".lock", "GPU-1.json"]
     journal.release("GPU-1")
     journal.release("GPU-1")
     assert journal.entries() == ()
@@ -94,3 +97,39 @@ def test_a_reused_process_id_is_not_the_holder() -> None:
 def test_the_directory_goes_with_the_user() -> None:
     found = default_directory({"XDG_RUNTIME_DIR": "/run/user/7"})
     assert found == Path("/run/energyopt/power" if os.geteuid() == 0 else "/run/user/7/energyopt/power")
+
+
+def test_a_file_that_is_no_entry_bars_its_device_and_no_other(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.claim(entry("GPU-2"))
+    (tmp_path / "GPU-1.json").write_text("{")
+    found, problems = journal.readable()
+    assert found == (entry("GPU-2"),)
+    assert len(problems) == 1
+    assert "GPU-1.json" in problems[0]
+    with pytest.raises(ControlError, match="already under a limit"):
+        journal.claim(entry("GPU-1"))
+
+
+def test_who_puts_back_for_the_dead_keeps_others_from_claiming(tmp_path: Path) -> None:
+    """Else a slow one could put back, and forget, what another has claimed after a fast one had put back."""
+    journal = Journal(tmp_path)
+    order: list[str] = []
+
+    def claim() -> None:
+        Journal(tmp_path).claim(entry())
+        order.append("claimed")
+
+    with journal.locked():
+        thread = threading.Thread(target=claim)
+        thread.start()
+        time.sleep(0.1)
+        order.append("put back")
+    thread.join(10.0)
+    assert order == ["put back", "claimed"]
+
+
+def test_a_lock_that_is_never_given_up_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "PATIENCE", 0.1)
+    with Journal(tmp_path).locked(), pytest.raises(ControlError, match="locked by another process"):
+        Journal(tmp_path).claim(entry())
