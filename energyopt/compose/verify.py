@@ -113,7 +113,7 @@ class ServedGate:
         ask: Callable[[Deployment], Answers] | None = None,
     ) -> None:
         self._baseline, self._thresholds = baseline, thresholds or Thresholds()
-        self._questions = questions or Questions(prompts=6, tokens=24, words=200)
+        self._questions = questions or Questions(prompts=4, tokens=16, words=120)
         self._ask = ask or self._served
         self._known: dict[str, Answers] = {}
 

@@ -66,11 +66,19 @@ def collect(post: Post, model: str, *, tokens: int = 48, prompts: int = len(PLAI
     return Answers(
         model=model,
         plain=tuple(plain),
-        tools=_all(_asked(post, model, text, 4 * tokens, tools=list(TOOLS)) for text in WITH_TOOLS),
-        structured=_all(_asked(post, model, text, 4 * tokens, response_format=form) for text in STRUCTURED),
+        tools=_tools(post, model, 2 * tokens),
+        structured=_all(_asked(post, model, text, 2 * tokens, response_format=form) for text in STRUCTURED),
         needles=tuple(_required(_asked(post, model, needle.prompt, 16)) for needle in found),
         needle_words=words,
     )
+
+
+def _tools(post: Post, model: str, tokens: int) -> tuple[Answer, ...] | None:
+    """The questions with tools. A model that calls none where the first plainly asks for it is not asked further."""
+    first = _asked(post, model, WITH_TOOLS[0], tokens, tools=list(TOOLS))
+    if first is None or not first.calls:
+        return None if first is None else (first,)
+    return _all(iter([first, *(_asked(post, model, text, tokens, tools=list(TOOLS)) for text in WITH_TOOLS[1:])]))
 
 
 def _all(answers: Iterator[Answer | None]) -> tuple[Answer, ...] | None:
