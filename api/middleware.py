@@ -8,13 +8,26 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from collections.abc import Callable
+from typing import Protocol
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import BodyTooLargeError, problem_of
 
 _log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,200}")
+
+
+class Shown(Protocol):
+    """An error that is ready to be sent."""
+
+    def response(self) -> Response: ...
+
+
+Answer = Callable[[Exception], Shown]
+"""How an error is shown; applications differ in the shape."""
 
 
 def _header(scope: Scope, name: bytes) -> bytes | None:
@@ -45,8 +58,8 @@ class RequestIdMiddleware:
 class LastNetMiddleware:
     """A fault of ours becomes a 500 in the one error shape, with its traceback in the log and nowhere else."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, *, answer: Answer = problem_of) -> None:
+        self._app, self._answer = app, answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -62,14 +75,14 @@ class LastNetMiddleware:
             if started or scope["type"] != "http":
                 raise
             _log.exception("unexpected error in %s %s", scope["method"], scope["path"])
-            await problem_of(error).response()(scope, receive, send)
+            await self._answer(error).response()(scope, receive, send)
 
 
 class BodyLimitMiddleware:
     """No body above ``limit`` bytes is read, whether it declares its length or not."""
 
-    def __init__(self, app: ASGIApp, *, limit: int) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, *, limit: int, answer: Answer = problem_of) -> None:
+        self._app, self._answer = app, answer
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,7 +91,7 @@ class BodyLimitMiddleware:
             return
         declared = _header(scope, b"content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > self._limit:
-            await problem_of(self._error()).response()(scope, receive, send)
+            await self._answer(self._error()).response()(scope, receive, send)
             return
         size = 0
 

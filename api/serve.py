@@ -14,6 +14,8 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
@@ -68,6 +70,14 @@ def _refusal(error: OSError, host: str, port: int) -> str:
     return f"Cannot listen on {host!r}, port {port}: {error.strerror}."
 
 
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of a certificate and its key, in PEM."""
+
+    certificate: Path
+    key: Path
+
+
 class Server(uvicorn.Server):
     """Uvicorn that ends a request which outlives the grace with a typed error instead of cutting its connection.
 
@@ -81,6 +91,7 @@ class Server(uvicorn.Server):
         grace: Seconds,
         abort: Callable[[], None],
         on_ready: Callable[[], None] = lambda: None,
+        tls: Tls | None = None,
     ) -> None:
         limit = math.ceil(grace + _LAST_RESORT)
         super().__init__(
@@ -95,6 +106,8 @@ class Server(uvicorn.Server):
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE,
                 timeout_graceful_shutdown=limit,
+                ssl_certfile=None if tls is None else tls.certificate,
+                ssl_keyfile=None if tls is None else tls.key,
             )
         )
         self._grace = grace
@@ -148,10 +161,11 @@ def serve(
     grace: Seconds = Seconds(30.0),
     abort: Callable[[], None],
     on_ready: Callable[[], None] = lambda: None,
+    tls: Tls | None = None,
 ) -> None:
     """Serve ``app`` on ``listener`` until SIGINT or SIGTERM; blocks, and returns normally after either.
 
     On a signal nothing new is accepted and running requests get ``grace`` to finish. Then ``abort`` is called once,
     on a thread: it must end every running request (``ServingEngine.close`` does). A second signal skips the wait.
     """
-    Server(app, grace=grace, abort=abort, on_ready=on_ready).run(sockets=[listener])
+    Server(app, grace=grace, abort=abort, on_ready=on_ready, tls=tls).run(sockets=[listener])

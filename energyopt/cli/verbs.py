@@ -38,6 +38,12 @@ VERBS = (
     Verb(("watch",), "energyopt.cli.watch", "watch", "Power and energy of every device, live in the terminal."),
     Verb(("bench",), "energyopt.cli.bench", "bench", "Measure a server under a workload: latency, hits, joules."),
     Verb(("verify",), "energyopt.cli.verify", "verify", "Check that a configuration still gives the right answers."),
+    Verb(("api",), "energyopt.cli.api", "api", "Serve tuning jobs over HTTP, with workers beside it."),
+    Verb(("worker",), "energyopt.cli.worker", "worker", "Run the studies that were submitted to a service."),
+    Verb(("keys", "create"), "energyopt.cli.keys", "create", "Make a key for the service; it is shown once."),
+    Verb(("keys", "list"), "energyopt.cli.keys", "list_all", "Keys, without their secrets."),
+    Verb(("keys", "revoke"), "energyopt.cli.keys", "revoke", "Take a key back at once."),
+    Verb(("db", "upgrade"), "energyopt.cli.db", "upgrade", "Bring a database to this version."),
     Verb(("doctor",), "energyopt.cli.doctor", "doctor", "Say what works on this machine and why not."),
     Verb(("plan",), "energyopt.cli.plan", "plan", "Plan a deployment on GPUs that need not exist yet (simulated)."),
     Verb(("calibrate",), "energyopt.cli.calibrate", "calibrate", "Fit the simulator to measured runs of your own."),
@@ -58,6 +64,8 @@ VERBS = (
 )
 
 GROUPS = {
+    "keys": "Who may use the service.",
+    "db": "The database of studies, energy and keys.",
     "cap": "Power limits of this machine's GPUs.",
     "workload": "Recorded and generated workloads.",
     "studies": "Studies in the database.",

@@ -161,10 +161,12 @@ def create_study(session: Session, planned: PlannedStudy) -> str:
     return session.store.create_study(planned.spec, planned.machine).id
 
 
-def run_study(session: Session, study_id: str, on_progress: StudyProgressSink) -> StudyRecord:
+def run_study(
+    session: Session, study_id: str, on_progress: StudyProgressSink, *, owner: str | None = None
+) -> StudyRecord:
     """Run or resume a study to its end and write its artifacts, also when nothing is feasible.
 
-    Raises NoFeasibleError and whatever stopped it.
+    ``owner`` is who holds the study already, if somebody does. Raises NoFeasibleError and whatever stopped it.
     """
     study = session.store.study(study_id)
     devices = device_identities(study.spec.baseline.decode.engine.device)
@@ -177,7 +179,7 @@ def run_study(session: Session, study_id: str, on_progress: StudyProgressSink) -
         evaluator,
         power_controller(devices),
         MonotonicClock(),
-        _owner(),
+        owner or new_owner(),
         on_progress,
         gate=ServedGate(study.spec.baseline),
     )
@@ -188,5 +190,6 @@ def run_study(session: Session, study_id: str, on_progress: StudyProgressSink) -
             write_artifacts(session, study_id)
 
 
-def _owner() -> str:
+def new_owner() -> str:
+    """A name that no other process or run has."""
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"

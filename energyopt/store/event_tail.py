@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -47,6 +47,15 @@ class EventTail:
                 standings = self._standings(session, list(marks))
                 found = {study: self._events(session, study, mark) for study, mark in marks.items()}
                 return {study: events for study, events in found.items() if events}, standings
+        except SQLAlchemyError as error:
+            raise refusal(error, self._name) from error
+
+    def last(self, study_id: str) -> int:
+        """The id of the study's newest event, 0 without any."""
+        query = select(func.max(EventRow.id)).where(EventRow.study_id == study_id)
+        try:
+            with Session(self._engine) as session, session.begin():
+                return session.scalar(query) or 0
         except SQLAlchemyError as error:
             raise refusal(error, self._name) from error
 

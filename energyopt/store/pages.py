@@ -10,18 +10,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Engine, and_, literal, or_, select
+from sqlalchemy import ColumnElement, Engine, and_, func, literal, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from energyopt.core.errors import NotFoundError
 from energyopt.core.jobs import StudyFilter, StudyLine, TrialFilter, TrialLine, TrialOrder
-from energyopt.core.study import Recommendation, StudyState, TrialOutcome, TrialState
+from energyopt.core.study import Origin, Recommendation, StudyState, TrialOutcome, TrialRecord, TrialState
 
 from .codec import bounded, clean, load_values
 from .refusal import refusal
+from .rows import trial_record
 from .service_tables import JobRow, LabelRow
-from .tables import StudyRow, TrialRow
+from .tables import MetricRow, StudyRow, TrialRow
 
 Benefit = Literal["tokens_per_joule", "output_rate"]
 Latency = Literal["tpot_p90", "ttft_p90", "itl_p99"]
@@ -62,6 +63,40 @@ class SqlPages:
         with self._reading() as session:
             self._require(session, study_id)
             return [_trial_line(row) for row in session.execute(query.limit(bounded(limit)))]
+
+    def trial(self, study_id: str, number: int) -> TrialRecord:
+        """One trial with everything. Raises NotFoundError."""
+        found = self._records(study_id, TrialRow.number == bounded(number), limit=1)
+        if not found or found[0].number != number:
+            raise NotFoundError(f"Study {study_id[:60]} has no trial {number}.")
+        return found[0]
+
+    def evidence(self, study_id: str, chosen: int | None) -> list[TrialRecord]:
+        """The trial ``chosen``, the baseline and the runs of the verification, with everything."""
+        what = [Origin.BASELINE.value, Origin.VERIFY_WINNER.value, Origin.VERIFY_BASELINE.value]
+        counts = TrialRow.origin.in_(what)
+        return self._records(study_id, counts if chosen is None else or_(counts, TrialRow.number == chosen))
+
+    def nearest(self, study_id: str, *, limit: int = 3) -> list[TrialRecord]:
+        """The trials that miss their SLOs by least, the nearest first."""
+        near = select(TrialRow).join(MetricRow, MetricRow.trial_id == TrialRow.id)
+        near = near.where(TrialRow.study_id == clean(study_id), MetricRow.name == "slo_violation")
+        with self._reading() as session:
+            rows = session.scalars(near.order_by(MetricRow.value, TrialRow.number).limit(bounded(limit)))
+            return [trial_record(row) for row in rows]
+
+    def counts(self, study_id: str) -> dict[str, int]:
+        """Trials by outcome, and by state where there is none yet."""
+        what = func.coalesce(TrialRow.outcome, TrialRow.state)
+        query = select(what, func.count()).where(TrialRow.study_id == clean(study_id)).group_by(what)
+        with self._reading() as session:
+            return {str(row[0]): int(row[1]) for row in session.execute(query)}
+
+    def _records(self, study_id: str, which: ColumnElement[bool], limit: int | None = None) -> list[TrialRecord]:
+        query = select(TrialRow).where(TrialRow.study_id == clean(study_id), which).order_by(TrialRow.number)
+        with self._reading() as session:
+            self._require(session, study_id)
+            return [trial_record(row) for row in session.scalars(query.limit(limit))]
 
     def front(self, study_id: str, benefit: Benefit, latency: Latency, *, limit: int = 10_000) -> list[TrialLine]:
         """Feasible trials that no other beats in both, by growing latency.
