@@ -130,7 +130,10 @@ class Scheduler:
             cached = hits.pop(request.id, _NOTHING_CACHED) if hits else _NOTHING_CACHED
             phase = Phase.DECODE if count == 1 and is_decode(item) else Phase.PREFILL
             shares.append(StepShare(request.id, phase, count, start, cached))
-            commit(request, start + count)
+            if start + count < request.kv.quiet:  # as ``commit`` would, and a call saved
+                request.num_computed = start + count
+            else:
+                commit(request, start + count)
             if (sampled is not None) != item.sample:
                 raise EngineError(f"The runner sampled for request {request.id!r} against the batch.")
             if sampled is not None:

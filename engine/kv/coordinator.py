@@ -221,6 +221,9 @@ class KvCoordinator:
     def free(self, request: Request) -> None:
         """Take all blocks away, tail first; full ones stay cached until they are reused, copies keep theirs."""
         tables = tables_of(request)
+        if self._copies:  # a copy that has not run must not reach whoever gets its target next
+            mine = {block for table in tables for block in table}
+            self._copies = [copy for copy in self._copies if copy.target not in mine]
         for group in self._freeing:
             if group < len(tables):
                 self.pool.free(held(reversed(tables[group])))

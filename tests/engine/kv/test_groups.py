@@ -65,6 +65,17 @@ def test_a_copied_tail_is_pinned_until_the_copy_has_run(make_rig: Any) -> None:
     assert rig.cache.pool.is_idle(copy.source)
 
 
+def test_a_copy_for_a_request_that_ends_first_is_dropped(make_rig: Any) -> None:
+    rig = make_rig(groups=(FullAttention(8),), num_blocks=8, match_tokens=2)
+    rig.ask(prompt(13))
+    ending = rig.add(prompt(13), 1)
+    rig.cache.admit(ending, rig.cache.lookup(ending))
+    rig.cache.free(ending)
+    assert rig.cache.take_copies() == ()
+    rig.cache.end_step()
+    rig.cache.check_integrity([])
+
+
 def test_a_prefix_that_stands_in_its_own_way_is_given_up(make_rig: Any) -> None:
     """A pool that just fits a request cannot also pin the block that a copy would come from."""
     rig = make_rig(groups=(FullAttention(8),), num_blocks=2, match_tokens=2)
