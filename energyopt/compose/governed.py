@@ -73,12 +73,15 @@ class PowerControl:
 
 
 @contextmanager
-def fixed_power(leased: LeasedPower, power: PowerConfig) -> Iterator[PowerControl]:
+def fixed_power(leased: LeasedPower, power: PowerConfig, tell: Callable[[str], None]) -> Iterator[PowerControl]:
     """The limits asked for, if any, for the duration of the block. Raises ControlError."""
     if power == PowerConfig():
         yield PowerControl(None, None)
         return
     with leased.held(power) as lease:
+        cap = "" if power.cap is None else f" at {power.cap:g} W"
+        clock = "" if power.sm_clock is None else f" up to {power.sm_clock / 1e6:.0f} MHz"
+        tell(f"power: {', '.join(lease.devices)} held{cap}{clock}; what was found comes back at the end")
         yield PowerControl(lease, None)
 
 

@@ -85,7 +85,7 @@ def _power(request: ServeRequest, devices: Sequence[str], notify: Notify) -> Abs
         return governed_power(leased, capable_limits(devices), request.power, slos, notify)
     if slos:
         raise ConfigError("--slo is what --power-cap auto keeps; with a fixed cap or none nothing would heed it.")
-    return fixed_power(leased, request.power)
+    return fixed_power(leased, request.power, notify)
 
 
 class NoChat:

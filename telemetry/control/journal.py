@@ -108,7 +108,7 @@ class Journal:
         """Keep others from claiming, and from putting back what the dead left, at the same time.
 
         Else one that is slow could put back, and forget, what another has claimed meanwhile. The kernel unlocks for who
-        dies. Raises ControlError if there is no place for it, or someone holds it for longer than a driver's calls take.
+        dies. Raises ControlError without a place for it, and if someone holds it for longer than a driver's calls take.
         """
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -62,9 +62,11 @@ class TestActuator:
 
 
 def test_nothing_asked_holds_nothing() -> None:
-    with fixed_power(FAKE, PowerConfig()) as control:
+    told: list[str] = []
+    with fixed_power(FAKE, PowerConfig(), told.append) as control:
         assert control == PowerControl(None, None)
         assert control.collector is None
+    assert told == []
 
 
 def test_the_governor_says_what_it_will_do() -> None:
@@ -205,9 +207,11 @@ def test_a_service_under_a_fixed_cap(request_of: Any, monkeypatch: pytest.Monkey
         seen["cap"] = machine.driver.devices["GPU-1"].requested
         seen["page"] = httpx.get(f"{address}/metrics", timeout=30.0).text
 
-    run_and_use(request_of(power=PowerConfig(cap=Watts(250.0))), [], use, monkeypatch)
+    told: list[str] = []
+    run_and_use(request_of(power=PowerConfig(cap=Watts(250.0))), told, use, monkeypatch)
     machine.close()
     assert seen["cap"] == 250.0
+    assert told[0] == "power: GPU-1 held at 250 W; what was found comes back at the end"
     assert 'energyopt_gpu_power_cap_watts{gpu_uuid="GPU-1"} 250' in seen["page"]
     assert machine.driver.devices["GPU-1"].requested == 500.0
 
