@@ -84,6 +84,7 @@ def test_equal_stamps_are_averaged() -> None:
     assert reading.joules == pytest.approx(20.0)
 
 
+@settings(deadline=None)
 @given(st.floats(0.1, 6.0))
 def test_a_gap_of_three_seconds_is_the_limit(gap: float) -> None:
     points = [(0.0, 5.0, None), (1.0, 5.0, None), (1.0 + gap, 5.0, None), (2.0 + gap, 5.0, None)]
