@@ -139,8 +139,9 @@ def features(shares: Sequence[StepShare]) -> list[float]:
         tokens, context = (_PREFILL, _PREFILL_CONTEXT) if share.phase is Phase.PREFILL else (_DECODE, _DECODE_CONTEXT)
         row[tokens] += share.computed_tokens
         row[context] += share.computed_tokens * mean_context(share)
-        for position, tier in enumerate(TIERS):
-            row[_LOADED + position] += share.cached_tokens.get(tier, 0)
+        if share.cached_tokens:  # rare: only in the step that admits a request
+            for position, tier in enumerate(TIERS):
+                row[_LOADED + position] += share.cached_tokens.get(tier, 0)
     return row
 
 
@@ -154,10 +155,9 @@ def fitted_parts(coefficients: Sequence[float], shares: Sequence[StepShare]) -> 
         per_context = coefficients[_PREFILL_CONTEXT if prefill else _DECODE_CONTEXT]
         own = share.computed_tokens * (per_token + per_context * mean_context(share))
         parts.append(Part(index, COMPUTED, common + own))
-        for position, tier in enumerate(TIERS):
-            tokens = share.cached_tokens.get(tier, 0)
-            if tokens:
-                parts.append(Part(index, tier, tokens * coefficients[_LOADED + position]))
+        for tier, tokens in share.cached_tokens.items():
+            if tokens and tier in TIERS:
+                parts.append(Part(index, tier, tokens * coefficients[_LOADED + TIERS.index(tier)]))
     return parts
 
 
