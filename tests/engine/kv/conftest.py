@@ -244,7 +244,7 @@ def make_tiers() -> Iterator[Callable[..., TierRig]]:
         assert rig.staging.num_free == rig.staging.capacity, "a staging buffer is still held"
 
 
-GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+GREEDY = SamplingParams(max_tokens=5, temperature=0.0, ignore_eos=True)
 
 
 class WholeEngine:

@@ -94,7 +94,7 @@ def test_a_file_that_is_not_right_is_computed_instead_and_removed(tmp_path: Path
         assert _get(store, "a") is Got.WHOLE
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, HEADER_BYTES + 200), bit=st.integers(0, 7))
 def test_any_flipped_bit_is_found(tmp_path: Path, at: int, bit: int) -> None:
     block = memoryview(b"x" * 201)
@@ -108,7 +108,7 @@ def test_any_flipped_bit_is_found(tmp_path: Path, at: int, bit: int) -> None:
     assert read_block(path, layout, b"key", into) is Got.CORRUPT
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=400))
 def test_no_content_of_a_file_raises_or_passes(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "block.kv"

@@ -74,10 +74,10 @@ def _at_rest(engine: WholeEngine) -> EngineStats:
 
 def test_a_thousand_prompts_through_small_tiers(tiny_model: Path, tmp_path: Path, whole_engine: Start) -> None:
     """vLLM #31210, #26329, #45704: the same text with offload on and off; no crash at many prompts; no lost block."""
-    prompts = _prompts(1000, seed=1)
+    prompts = _prompts(1000, seed=1, longest=64)
     plain = whole_engine(str(tiny_model))
-    small = whole_engine(str(tiny_model), *_tiers(tmp_path), memory_bytes=30 * BLOCK_BYTES, tier_eviction="arc")
-    assert _texts(small, prompts) == _texts(plain, prompts)
+    small = whole_engine(str(tiny_model), *_tiers(tmp_path, 20, 60), memory_bytes=20 * BLOCK_BYTES, tier_eviction="arc")
+    assert _texts(small, prompts, tokens=2) == _texts(plain, prompts, tokens=2)
     small.settle()
     for tier in ("host", "disk"):
         counts = small.count(tier)
@@ -90,7 +90,7 @@ def test_a_thousand_prompts_through_small_tiers(tiny_model: Path, tmp_path: Path
 
 def test_preemption_while_blocks_are_loaded_and_stored(tiny_model: Path, tmp_path: Path, whole_engine: Start) -> None:
     """vLLM #46014, #45388: a request preempted and admitted again with offload; waiting requests always move on."""
-    prompts = _prompts(24, seed=2)
+    prompts = _prompts(16, seed=2)
     plain = whole_engine(str(tiny_model))
     small = whole_engine(str(tiny_model), *_tiers(tmp_path), memory_bytes=16 * BLOCK_BYTES)
     assert _texts(small, prompts, tokens=40) == _texts(plain, prompts, tokens=40)
@@ -146,7 +146,7 @@ def test_one_failed_load_and_no_other_traffic(
 
 def test_requests_aborted_while_they_load(tiny_model: Path, tmp_path: Path, whole_engine: Start) -> None:
     """asc#7871: counters stay monotone, nothing is lost, and who stays gets the same text."""
-    prompts = _prompts(120, seed=6)
+    prompts = _prompts(80, seed=6)
     plain = whole_engine(str(tiny_model))
     small = whole_engine(str(tiny_model), *_tiers(tmp_path), memory_bytes=24 * BLOCK_BYTES)
     expected = _texts(plain, prompts)
