@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from energyopt.compose.calibrate import CalibrationRequest, calibrate_study
 from energyopt.compose.results import Session, open_session
 from energyopt.compose.warm_start import Machine, compare, warm_start
 from energyopt.core.config import Deployment, EngineConfig, PoolConfig
@@ -97,3 +98,21 @@ def test_a_study_begins_with_the_baseline_and_what_was_simulated(tmp_path: Path)
     assert one.error("nonsense") is None
     with pytest.raises(ConfigError, match="has trials already"):
         warm_start(own, study.id, Machine("h100", "llama-3.1-8b"))
+
+
+def test_the_trials_of_a_study_calibrate_the_simulator(tmp_path: Path) -> None:
+    own = session(tmp_path)
+    short = spec(4).model_copy(update={"plan": MeasurePlan(warmup=Seconds(0.1), window=Seconds(0.3)), "slos": ()})
+    study = own.store.create_study(short, {})
+    warm_start(own, study.id, Machine("h100", "llama-3.1-8b"))
+    for number, trial in enumerate(own.store.trials(study.id)[:2]):
+        evaluator = SimulatedEvaluator("h100")
+        result = evaluator.run(trial.deployment, short.workload, short.plan, (), lambda progress: None)
+        own.store.start_attempt(study.id, number, "me")
+        own.store.finish_trial(study.id, number, TrialOutcome.FEASIBLE, result=result)
+    found = calibrate_study(CalibrationRequest("h100", "llama-3.1-8b"), own, study.id)
+    assert found.runs == 2
+    assert study.id in found.constants.provenance
+    assert found.held_out["tok_s"][0] < 0.05  # what made the runs is what they are predicted by
+    with pytest.raises(ConfigError, match="--model"):
+        calibrate_study(CalibrationRequest("h100"), own, study.id)
