@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING
 
 from prometheus_client import make_wsgi_app
 from pydantic import Field
@@ -13,14 +15,15 @@ from pydantic import Field
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import Config
 from energyopt.core.units import Seconds
-from energyopt.store.energy_store import open_energy_writer
-from energyopt.store.energy_writer import Retention, SqlEnergyWriter
 from telemetry.agent import PERIOD, Agent
 from telemetry.agent_server import AgentServer, App, text_page
 from telemetry.dcgm import dcgm_page
 from telemetry.host import HostScan
 from telemetry.ports import EnergySink
 from telemetry.sink_metrics import StoreCollector
+
+if TYPE_CHECKING:
+    from energyopt.store.energy_writer import SqlEnergyWriter
 
 PORT = 9401
 """Beside dcgm-exporter's 9400."""
@@ -89,8 +92,9 @@ def run_agent(
 def _writer(request: AgentRequest, clock: Clock, notify: Callable[[str], None]) -> SqlEnergyWriter | None:
     if request.db is None:
         return None
-    kept = Retention(seconds=round(request.keep_seconds), minutes=round(request.keep_minutes))
-    writer = open_energy_writer(request.db, socket.gethostname(), clock=clock, retention=kept)
+    # Loaded only here: an agent without a database takes half the memory and half the time to start.
+    module = importlib.import_module("energyopt.compose.energy_sink")
+    writer: SqlEnergyWriter = module.open_sink(request.db, clock, request.keep_seconds, request.keep_minutes)
     notify(f"energy is kept in {writer.name}")
     return writer
 
