@@ -32,7 +32,7 @@ from tuner.workload.synthetic import TextShape, synthetic_trace
 from tuner.workload.trace import Call
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.binary(max_size=20).filter(lambda d: not set(d) & set(b"\r\n")), max_size=6), st.data())
 def test_events_do_not_depend_on_how_bytes_come(events: list[bytes], data: st.DataObject) -> None:
     ending = data.draw(st.sampled_from([b"\n", b"\r\n"]))
@@ -49,7 +49,7 @@ def test_an_event_without_end_is_refused() -> None:
         parser.feed(b"data: " + b"x" * (MAX_EVENT_BYTES + 1))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.integers(0, 60), st.lists(st.integers(1, 30), max_size=12))
 def test_spread_tokens_lose_none(count: int, sizes: list[int]) -> None:
     shares, known = spread_tokens(count, sizes, [None] * len(sizes))
@@ -62,7 +62,7 @@ def test_spread_tokens_lose_none(count: int, sizes: list[int]) -> None:
         assert all(share >= 1 for share in shares)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=9), st.integers(0, 3))
 def test_told_totals_are_believed(sizes: list[int], after: int) -> None:
     totals: list[int | None] = [sum(sizes[: index + 1]) for index in range(len(sizes))]
@@ -71,7 +71,7 @@ def test_told_totals_are_believed(sizes: list[int], after: int) -> None:
     assert shares == [*sizes[:-1], sizes[-1] + after]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 9), max_size=5), st.integers(0, 60))
 def test_equal_blocks_are_equal_content(blocks: list[int], units: int) -> None:
     filler = IdFiller()

@@ -21,7 +21,7 @@ def samples(*points: tuple[float, float | None, float | None]) -> list[PowerSamp
     return [PowerSample(Seconds(t), w, j) for t, w, j in points]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.floats(0.01, 2.9), min_size=4, max_size=40),
     st.floats(1, 1000),
@@ -84,7 +84,7 @@ def test_equal_stamps_are_averaged() -> None:
     assert reading.joules == pytest.approx(20.0)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.floats(0.1, 6.0))
 def test_a_gap_of_three_seconds_is_the_limit(gap: float) -> None:
     points = [(0.0, 5.0, None), (1.0, 5.0, None), (1.0 + gap, 5.0, None), (2.0 + gap, 5.0, None)]

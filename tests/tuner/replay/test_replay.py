@@ -28,7 +28,7 @@ from tuner.replay.render import Calibration, ChatRenderer, IdRenderer
 from tuner.replay.result import Subject
 from tuner.workload.agentic import AgenticShape, agentic_trace
 from tuner.workload.arrivals import GammaArrivals
-from tuner.workload.lengths import UniformLength
+from tuner.workload.lengths import Lengths, UniformLength
 from tuner.workload.synthetic import TextShape, synthetic_trace
 from tuner.workload.trace import Agent, Call, Trace, TraceSession
 
@@ -207,7 +207,9 @@ async def test_cached_tokens_agree_with_the_server_and_with_foresight(server: Fa
         from tuner.replay.http import Endpoint
 
         async with HttpClient(Endpoint(fine.url, "fake")) as exact:
-            trace = agentic_trace(3, sessions=2, shape=AgenticShape(branching=0.2).scaled(64))
+            trace = agentic_trace(
+                3, sessions=2, shape=AgenticShape(branching=0.2, calls=Lengths(12, 0.5, 4, 30)).scaled(64)
+            )
             scene = stage(exact)
             scene.rendering = IdRenderer(64)
             recording = await run(exact, ClosedLoop(Deck(trace, rounds=1).deal(), 1), ReplayPlan(window=None), scene)

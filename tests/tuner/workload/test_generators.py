@@ -63,7 +63,7 @@ def test_a_seed_names_a_trace() -> None:
 
 
 def test_agentic_sessions_look_agentic(tmp_path: Path) -> None:
-    trace = agentic_trace(1, sessions=20, shape=AgenticShape(branching=0.1).scaled(16))
+    trace = agentic_trace(1, sessions=8, shape=AgenticShape(branching=0.2).scaled(32))
     found = describe(trace)
     assert found.reuse is not None
     assert (found.reuse.hit_rate or 0) > 0.8

@@ -63,7 +63,7 @@ def test_thinning_keeps_exactly_the_kept_part_of_every_hit(made: list[list[int]]
 
 
 def test_thinning_by_one_changes_nothing(conversation: Trace) -> None:
-    assert thin(conversation, Thinning()).sessions[:500] == conversation.sessions[:500]
+    assert thin(conversation, Thinning(sessions=300)).sessions == conversation.sessions[:300]
 
 
 def test_thinning_needs_block_ids() -> None:
