@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
@@ -18,6 +19,9 @@ from starlette.concurrency import run_in_threadpool
 from energyopt.core.errors import OverloadedError, StoreError
 from energyopt.core.study import Event
 from energyopt.store.event_tail import EventTail, Standing
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 _log = logging.getLogger(__name__)
 POLL = 0.25
@@ -102,7 +106,7 @@ class EventHub:
     async def _missed(self, study_id: str, after: int) -> AsyncGenerator[Event]:
         """What the database has after ``after``, and how the study stands."""
         while True:
-            found, _ = await run_in_threadpool(self._tail.after, {study_id: after})
+            found, _ = await self._ask(self._tail.after, {study_id: after})
             events = found.get(study_id, [])
             for event in events:
                 yield event
@@ -129,7 +133,7 @@ class EventHub:
     async def _mark(self, study_id: str) -> None:
         study = self._studies[study_id]
         if study.mark is None:
-            last = await run_in_threadpool(self._tail.last, study_id)
+            last = await self._ask(self._tail.last, study_id)
             study.mark = last if study.mark is None else study.mark
 
     def _leave(self, study_id: str, watcher: _Watcher) -> None:
@@ -139,16 +143,20 @@ class EventHub:
             if not study.watchers:
                 del self._studies[study_id]
 
-    async def _follow(self) -> None:
-        """Look for news while anybody watches; a database that is away is asked again."""
-        while self._studies and not self._closed:
-            marks = {key: study.mark for key, study in self._studies.items() if study.mark is not None}
+    async def _ask(self, look: Callable[[A], B], what: A) -> B:
+        """A look at the database on a thread; one that is away is asked again until it is back."""
+        while True:
             try:
-                found, standings = await run_in_threadpool(self._tail.after, marks)
+                return await run_in_threadpool(look, what)
             except StoreError as error:
                 _log.warning("events cannot be read: %s", error)
                 await asyncio.sleep(4 * self._poll)
-                continue
+
+    async def _follow(self) -> None:
+        """Look for news while anybody watches."""
+        while self._studies and not self._closed:
+            marks = {key: study.mark for key, study in self._studies.items() if study.mark is not None}
+            found, standings = await self._ask(self._tail.after, marks)
             for study_id, study in list(self._studies.items()):
                 if study_id in marks:
                     self._hand_out(study, found.get(study_id, []), standings.get(study_id))
