@@ -18,6 +18,8 @@ from .speed import SpeedModel
 
 MEMORY = Seconds(120.0)
 """How long a level that violated an objective is avoided."""
+CALM = 3
+"""Settling times without a violation before a level is lowered: where the top itself is too slow, it is needed."""
 NO_TIME = Seconds(0.0)
 LONG_AGO = Seconds(float("-inf"))
 
@@ -112,6 +114,7 @@ class Governor:
     moved: Seconds = LONG_AGO
     raised: Seconds = LONG_AGO
     resume: float | None = None
+    violated: Seconds = LONG_AGO
     bad_level: float = 0.0
     bad_until: Seconds = LONG_AGO
 
@@ -159,6 +162,7 @@ class Governor:
     def _decide(self, now: Situation, worst: float, tightest: Measure) -> Decision:
         rules, told = self.rules, f"{tightest.slo}: {_said(tightest)}"
         if worst < 0:
+            self.violated = now.at
             if now.level < rules.top:  # at the top the level is not to blame
                 self.bad_level, self.bad_until = now.level, Seconds(now.at + rules.memory)
             return Decision(rules.top, Reason.VIOLATED, f"{told}, to the top at once", worst)
@@ -184,6 +188,8 @@ class Governor:
             return Reason.HOLD
         if any(measure.samples < self.rules.few for measure in now.measures):
             return Reason.FEW_SAMPLES
+        if now.at - self.violated < CALM * self.rules.settle:
+            return Reason.BACKED_OFF
         return Reason.SETTLING if now.at - self.changed < self.rules.settle else None
 
     def _lower(self, level: float, worst: float) -> float:

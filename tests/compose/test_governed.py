@@ -186,9 +186,9 @@ def test_a_service_under_the_governor_tells_its_decisions_and_leaves_everything_
         with httpx.Client(base_url=address, timeout=60.0) as client:
             body["model"] = client.get("/v1/models").json()["data"][0]["id"]
             end = time.monotonic() + 60.0
-            while time.monotonic() < end and "governor:" not in " ".join(told):
+            while time.monotonic() < end and seen.get("clock", 1.98e9) >= 1.98e9:
                 client.post("/v1/completions", json=body).raise_for_status()
-            seen["clock"] = machine.driver.devices["GPU-1"].clock
+                seen["clock"] = machine.driver.devices["GPU-1"].clock
             seen["page"] = client.get("/metrics", headers={"accept": "text/plain"}).text
 
     run_and_use(request_of(power_auto=True, slos=("ttft:p90<30s", "itl:p99<30s")), told, use, monkeypatch)

@@ -108,7 +108,8 @@ class TestGoesUp:
     def test_a_violation_at_the_top_does_not_bar_the_way_down(self) -> None:
         governor = Governor(RULES)
         assert governor.decide(at(0.0, TOP, BAD)).level == TOP
-        assert governor.decide(at(20.0, TOP, ROOMY)).reason is Reason.ROOM
+        assert governor.decide(at(20.0, TOP, ROOMY)).reason is Reason.BACKED_OFF
+        assert governor.decide(at(31.0, TOP, ROOMY)).reason is Reason.ROOM
 
 
 class TestBursts:
