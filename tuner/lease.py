@@ -8,7 +8,7 @@ from types import TracebackType
 
 from energyopt.core.clock import Clock
 from energyopt.core.errors import NotFoundError, StoreError
-from energyopt.core.study import StudyStore
+from energyopt.core.study_store import StudyStore
 from energyopt.core.units import Seconds
 
 DEFAULT_TTL = Seconds(30.0)

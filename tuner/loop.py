@@ -11,17 +11,8 @@ from functools import partial
 from energyopt.core.clock import Clock
 from energyopt.core.errors import ConfigError, NoFeasibleError, StoreError
 from energyopt.core.results import RunResult
-from energyopt.core.study import (
-    Budget,
-    Event,
-    Origin,
-    StudyRecord,
-    StudyState,
-    StudyStore,
-    TrialRecord,
-    TrialState,
-    Value,
-)
+from energyopt.core.study import Budget, Event, Origin, StudyRecord, StudyState, TrialRecord, TrialState, Value
+from energyopt.core.study_store import StudyStore
 from energyopt.core.units import Seconds
 
 from .lease import DEFAULT_TTL, Lease, LeaseLostError

@@ -8,16 +8,8 @@ from energyopt.core.clock import Clock
 from energyopt.core.errors import TrialError
 from energyopt.core.results import RunResult
 from energyopt.core.slo import Slo
-from energyopt.core.study import (
-    Origin,
-    StudyRecord,
-    StudyState,
-    StudyStore,
-    TrialOutcome,
-    TrialRecord,
-    TrialState,
-    Value,
-)
+from energyopt.core.study import Origin, StudyRecord, StudyState, TrialOutcome, TrialRecord, TrialState, Value
+from energyopt.core.study_store import StudyStore
 from energyopt.core.units import Seconds
 
 from .lease import Lease

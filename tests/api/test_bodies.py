@@ -185,9 +185,8 @@ async def test_messages_reach_the_template_untouched(in_process: Any, engine: Sc
     assert chat.seen[1][1] is None
 
 
-async def test_a_long_prompt_is_tokenized_on_a_thread_with_the_same_result(
-    in_process: Any, engine: ScriptedEngine
-) -> None:
+async def test_a_long_prompt_is_tokenized_on_a_thread_with_the_same_result(in_process: Any) -> None:
+    engine = ScriptedEngine([Output("", "x", (120,), finish_reason=FinishReason.LENGTH)], max_model_len=65_536)
     async with in_process(engine=engine) as http:
         await http.post("/v1/completions", json={"prompt": "é" * 20_000})
     assert engine.asked[0][0] == list(("é" * 20_000).encode())

@@ -58,7 +58,7 @@ def make() -> Iterator[Make]:
         max_num_queued_reqs: int = 1000,
         max_model_len: int = 200,
         prefix_caching: bool = True,
-        **hooks: Callable[..., None],
+        **hooks: Any,
     ) -> EngineFront:
         config = EngineConfig(
             model="fake",

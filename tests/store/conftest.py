@@ -19,7 +19,8 @@ from sqlalchemy import create_engine, make_url, text
 from energyopt.core.clock import FakeClock
 from energyopt.core.config import Deployment, EngineConfig, PoolConfig
 from energyopt.core.results import EnergyReading, RunResult, Scope, Source, VerdictRecord, summarize, total_energy
-from energyopt.core.study import Budget, Knob, Space, StudySpec, StudyStore
+from energyopt.core.study import Budget, Knob, Space, StudySpec
+from energyopt.core.study_store import StudyStore
 from energyopt.core.units import Joules, Seconds, Tokens
 from energyopt.core.workload import Session, Turn, Workload
 from energyopt.store.database import open_store

@@ -35,10 +35,10 @@ from energyopt.core.study import (
     Space,
     StudySpec,
     StudyState,
-    StudyStore,
     TrialOutcome,
     Value,
 )
+from energyopt.core.study_store import StudyStore
 from energyopt.core.units import Seconds
 from energyopt.core.workload import Session, Turn, Workload
 from energyopt.store.database import open_store

@@ -20,11 +20,11 @@ from energyopt.core.study import (
     Recommendation,
     StudySpec,
     StudyState,
-    StudyStore,
     TrialOutcome,
     TrialState,
     Value,
 )
+from energyopt.core.study_store import StudyStore
 from energyopt.core.units import Seconds
 
 MINUTE = Seconds(60.0)

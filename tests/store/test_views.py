@@ -21,7 +21,8 @@ from energyopt.core.results import (
     VerdictRecord,
     total_energy,
 )
-from energyopt.core.study import Origin, Recommendation, StudySpec, StudyStore, TrialOutcome
+from energyopt.core.study import Origin, Recommendation, StudySpec, TrialOutcome
+from energyopt.core.study_store import StudyStore
 from energyopt.core.units import Joules, Seconds, Tokens
 from energyopt.store.database import make_engine, open_store, parse_url
 from energyopt.store.migrations import configuration

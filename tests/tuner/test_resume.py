@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from energyopt.core.clock import FakeClock, MonotonicClock
@@ -17,16 +17,8 @@ from energyopt.core.config import Deployment
 from energyopt.core.errors import CrashError, StoreError
 from energyopt.core.results import RunResult
 from energyopt.core.slo import Slo
-from energyopt.core.study import (
-    MeasurePlan,
-    Origin,
-    StudyRecord,
-    StudyState,
-    StudyStore,
-    TrialOutcome,
-    TrialRecord,
-    TrialState,
-)
+from energyopt.core.study import MeasurePlan, Origin, StudyRecord, StudyState, TrialOutcome, TrialRecord, TrialState
+from energyopt.core.study_store import StudyStore
 from energyopt.core.units import Seconds
 from energyopt.core.workload import Workload
 from energyopt.store.database import open_store
@@ -109,6 +101,8 @@ def test_killed_anywhere_it_resumes_to_the_same_end(kills: list[tuple[int, bool]
         for number, trial in finished.items():
             assert store.trials(study_id)[number] == trial, "a finished trial changed"
         finished = {t.number: t for t in store.trials(study_id) if t.state is TrialState.DONE}
+    # A trial that was running at so many deaths is held for their cause: see the test of poison below.
+    assume(all(trial.attempts < MAX_ATTEMPTS for trial in store.trials(study_id)))
     study = work(store, study_id, clock, "last")
     trials = store.trials(study_id)
     assert all(trial in trials for trial in finished.values())

@@ -72,6 +72,7 @@ FLAGS = (
     Flag("engine.kv.match_tokens", "prefix-match-unit"),
     Flag("engine.kv.tier_eviction", "kv-tier-eviction", vllm=False, instead=_CONNECTOR),
     Flag("engine.kv.tier_admit_after", "kv-tier-admit-after", vllm=False, instead=_CONNECTOR),
+    Flag("engine.kv.tier_store", "kv-tier-store", vllm=False, instead=_CONNECTOR),
     Flag("engine.kv.tier_load", "kv-tier-load", vllm=False, instead=_CONNECTOR),
     Flag("engine.layout.tp", "tensor-parallel-size", ours=False),
     Flag("engine.layout.pp", "pipeline-parallel-size", ours=False),
