@@ -11,6 +11,7 @@ from rich.table import Table
 from energyopt.compose.results import open_session, study_summary
 
 from .output import print_json, result_console
+from .remote import Api, Key, list_remote, show_remote
 from .tables import failures, trials_table
 from .verdict import print_outcome, summary_json
 
@@ -19,8 +20,17 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 StudyId = Annotated[str, typer.Argument(help="Id, the unique beginning of one, or `latest`.")]
 
 
-def list_studies(db: Db = None, limit: Annotated[int, typer.Option(min=1)] = 20, as_json: Json = False) -> None:
+def list_studies(
+    db: Db = None,
+    api: Api = None,
+    key: Key = None,
+    limit: Annotated[int, typer.Option(min=1)] = 20,
+    as_json: Json = False,
+) -> None:
     """The newest studies."""
+    if api is not None:
+        list_remote(api, key, limit, as_json)
+        return
     session = open_session(db, None)
     studies = session.store.studies(limit=limit)
     if as_json:
@@ -39,8 +49,11 @@ def list_studies(db: Db = None, limit: Annotated[int, typer.Option(min=1)] = 20,
     result_console().print(table)
 
 
-def show(study: StudyId = "latest", db: Db = None, as_json: Json = False) -> None:
+def show(study: StudyId = "latest", db: Db = None, api: Api = None, key: Key = None, as_json: Json = False) -> None:
     """One study: result, plot and every trial."""
+    if api is not None:
+        show_remote(api, key, study, as_json)
+        return
     session = open_session(db, None)
     study_id = session.store.study(study).id
     if as_json:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import Protocol
 
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.errors import EnergyoptError, NoFeasibleError, NotFoundError, StoreError
@@ -31,10 +30,8 @@ STORE_RETRIES = 3
 Notify = Callable[[str], None]
 
 
-class RunStudy(Protocol):
-    """Runs a study that ``owner`` holds; raises what ``compose.study.run_study`` raises."""
-
-    def __call__(self, study_id: str, owner: str, on_progress: StudyProgressSink) -> object: ...
+RunStudy = Callable[[str, str, StudyProgressSink], object]
+"""Runs a study, by its id, that its owner holds; raises what ``compose.study.run_study`` raises."""
 
 
 class Worker:

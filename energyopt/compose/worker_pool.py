@@ -47,9 +47,7 @@ class WorkerPool:
         """Let go of the children: idle ones end at once, others with their study."""
         self._closed.set()
         for child in self._children.values():
-            if child.stdin is not None:
-                with contextlib.suppress(OSError):
-                    child.stdin.close()
+            _let_go(child)
         until = time.monotonic() + patience
         while self.pids and time.monotonic() < until:
             time.sleep(0.05)
@@ -61,9 +59,10 @@ class WorkerPool:
         while not self._closed.is_set():
             began = time.monotonic()
             child = self._children[slot] = self._spawn(slot)
-            if self._closed.is_set() and child.stdin is not None:
-                child.stdin.close()
+            if self._closed.is_set():
+                _let_go(child)
             child.wait()
+            _let_go(child)
             wait = FIRST_WAIT if time.monotonic() - began > _HEALTHY else min(2 * wait, LONGEST_WAIT)
             self._closed.wait(wait)
 
@@ -83,3 +82,10 @@ class WorkerPool:
             )
         finally:
             os.close(log)
+
+
+def _let_go(child: subprocess.Popen[bytes]) -> None:
+    """Close our end of its standard input: the sign that nobody is there any more."""
+    if child.stdin is not None:
+        with contextlib.suppress(OSError):
+            child.stdin.close()

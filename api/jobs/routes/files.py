@@ -76,11 +76,14 @@ def read_within(root: Path, path: Path) -> bytes:
         descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise NotFoundError("This file is not on the host of the service.") from error
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE:
             raise NotFoundError("This is no plain file, or one too large to be sent.")
-        return file.read(MAX_FILE)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(MAX_FILE)
+    finally:
+        os.close(descriptor)
 
 
 def _newest(folder: Path, count: int) -> list[Path]:
