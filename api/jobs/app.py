@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from api.middleware import BodyLimitMiddleware, LastNetMiddleware, RequestIdMiddleware
+from api.web import page
 
 from .guard import GuardMiddleware
 from .hub import EventHub
@@ -34,7 +35,7 @@ def create_job_app(services: JobServices) -> FastAPI:
     app.state.hub = EventHub(services.tail, max_watchers=services.limits.max_watchers)
     install_problems(app)
     # Actions first: "{study_id}" of the others would take ":cancel" for a part of an id.
-    for module in (actions, studies, results, events, files, machine, plans, keys, health):
+    for module in (actions, studies, results, events, files, machine, plans, keys, health, page):
         app.include_router(module.router)
     describe(app, services.planner.form, services.plans.form)
     limit = RateLimit(services.clock, rate=services.limits.rate, burst=services.limits.burst)
