@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,10 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
+from typer.core import TyperGroup
 
-from energyopt.cli.main import main
+from energyopt.cli.main import build_app, main
+from telemetry.catalog import ATTRIBUTED, CATALOG, CONTROL, TOKENS
 
+UsageError = typer.BadParameter.__base__ or Exception
+"""What Typer raises for a command line without a meaning; it has no public name."""
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
@@ -25,16 +32,97 @@ def compose() -> dict[str, Any]:
 
 def test_the_stack_is_whole(compose: dict[str, Any]) -> None:
     services = compose["services"]
-    assert {"engine", "postgres", "prometheus", "grafana"} <= set(services)
-    for service in services.values():
+    assert {"agent", "api", "engine", "postgres", "prometheus", "grafana"} <= set(services)
+    for name, service in services.items():
         assert ("image" in service) != ("build" in service)
         assert set(service.get("depends_on", {})) <= set(services)
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
-            assert (DEPLOY / source).exists() if source.startswith(".") else source in compose["volumes"]
+            host = name == "agent" and source in ("/sys", "/proc", "/dev") and volume.endswith(f"/host{source}:ro")
+            assert host or ((DEPLOY / source).exists() if source.startswith(".") else source in compose["volumes"])
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:")
     assert ":latest" not in (DEPLOY / "compose.yaml").read_text()
+
+
+def our_commands(compose: dict[str, Any]) -> list[list[str]]:
+    """Every command line of ours in the stack: those of the services, and those of the scripts that they run."""
+    commands = [service["command"] for service in compose["services"].values() if "command" in service]
+    lines = [line for path in DEPLOY.glob("*.sh") for line in path.read_text().splitlines()]
+    scripted = [shlex.split(line) for line in lines if line.startswith("energyopt ")]
+    return [[re.sub(r"\$\{\w+:-(.*)\}", r"\1", word) for word in words] for words in commands + scripted]
+
+
+def test_every_command_of_ours_parses(compose: dict[str, Any]) -> None:
+    """By the real tree of verbs, so that a renamed verb or option shows here; nothing is run."""
+    ours = [words[1:] for words in our_commands(compose) if words[0] == "energyopt"]
+    assert {words[0] for words in ours} >= {"agent", "api", "serve", "keys", "dashboards", "studies"}
+    for words in ours:
+        parse(words[: words.index(">")] if ">" in words else words)
+
+
+@pytest.mark.parametrize("fault", [["agent", "--prot", "9401"], ["apis"], ["serve"], ["api", "--workers", "many"]])
+def test_a_wrong_command_does_not_parse(fault: list[str]) -> None:
+    with pytest.raises(UsageError):
+        parse(fault)
+
+
+def parse(words: list[str]) -> None:
+    """Raises UsageError where the command line has no meaning."""
+    command: Any = typer.main.get_command(build_app(words))
+    context = command.make_context("energyopt", words)
+    while isinstance(command, TyperGroup):
+        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        context = command.make_context(name, rest, parent=context)
+
+
+def listening(service: dict[str, Any]) -> int:
+    """The port that a service of ours was told to listen on."""
+    command = service["command"]
+    return int(command[command.index("--port") + 1])
+
+
+def test_every_port_that_is_asked_is_one_that_a_service_listens_on(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    scraped = [
+        target for job in config["scrape_configs"] for group in job["static_configs"] for target in group["targets"]
+    ]
+    assert len(scraped) == len(set(scraped)) == 2
+    for target in scraped:
+        name, port = target.split(":")
+        assert listening(services[name]) == int(port)
+        assert "0.0.0.0" in services[name]["command"]
+    for name in ("agent", "api", "engine"):
+        published = [port.rsplit(":", 1)[1] for port in services[name]["ports"]]
+        assert published == [str(listening(services[name]))]
+
+
+def test_watts_that_two_processes_read_count_once() -> None:
+    """Agent and engine read the same sensors. The agent's series count, under labels that the engine's share."""
+    config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    agent, engine = config["scrape_configs"]
+    here = {"job": "energyopt", "instance": "localhost"}
+    sensors = [metric for metric in CATALOG if re.match("energyopt_[cg]pu_", metric.name) and metric not in CONTROL]
+    assert len(sensors) > 20
+    for metric in sensors:
+        assert relabelled(agent, metric.name) == here
+        assert relabelled(engine, metric.name) is None
+    for metric in (TOKENS, ATTRIBUTED, *CONTROL):
+        assert relabelled(engine, metric.name) == here
+    assert relabelled(engine, "up") == {}
+
+
+def relabelled(job: dict[str, Any], name: str) -> dict[str, str] | None:
+    """Labels that the scrape sets on a series, None where it drops it: the rules of the kinds that the file has."""
+    labels = {}
+    for rule in job["metric_relabel_configs"]:
+        assert rule["source_labels"] == ["__name__"]
+        if re.fullmatch(rule["regex"], name) is not None:
+            if rule.get("action") == "drop":
+                return None
+            labels[rule["target_label"]] = rule["replacement"]
+    return labels
 
 
 def test_passwords_are_asked_for_and_never_given(compose: dict[str, Any]) -> None:
