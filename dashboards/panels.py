@@ -7,7 +7,7 @@ a query finds nothing, so that a partial installation explains itself instead of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grafana_foundation_sdk.cog import variants
 from grafana_foundation_sdk.models import (
@@ -28,6 +28,9 @@ SCHEMA = "11.6.0"
 
 Override = tuple[str, Mapping[str, object]]
 """A field's name (or ``/pattern/``) and the properties that it has other than the panel's."""
+
+BLANK: Override = ("/.*/", {"noValue": "—"})
+"""An empty cell; without it each one would say what ``Frame.missing`` says of a whole panel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,9 @@ def table_panel(
         options = {"excludeByName": dict.fromkeys(hidden, True), "indexByName": {}, "renameByName": dict(names or {})}
         transformations.append(dashboard.DataTransformerConfig("organize", options=options))
     shown = table.Options(show_header=True, cell_height=common.TableCellHeight.SM)
-    return panel("table", frame, targets, shown, source=source, transformations=transformations)
+    frame = replace(frame, overrides=(BLANK, *frame.overrides))
+    narrow = common.TableFieldOptions(min_width=90)
+    return panel("table", frame, targets, shown, narrow, source=source, transformations=transformations)
 
 
 def heat_panel(frame: Frame, target: prometheus.Dataquery) -> dashboard.Panel:
