@@ -87,10 +87,13 @@ class SqlPages:
 
     def counts(self, study_id: str) -> dict[str, int]:
         """Trials by outcome, and by state where there is none yet."""
-        what = func.coalesce(TrialRow.outcome, TrialRow.state)
-        query = select(what, func.count()).where(TrialRow.study_id == clean(study_id)).group_by(what)
-        with self._reading() as session:
-            return {str(row[0]): int(row[1]) for row in session.execute(query)}
+        found: dict[str, int] = {}
+        with self._reading() as session:  # by outcome first, which an index answers alone
+            for what, done in ((TrialRow.outcome, True), (TrialRow.state, False)):
+                which = TrialRow.outcome.is_not(None) if done else TrialRow.outcome.is_(None)
+                query = select(what, func.count()).where(TrialRow.study_id == clean(study_id), which).group_by(what)
+                found |= {str(row[0]): int(row[1]) for row in session.execute(query)}
+        return found
 
     def _records(self, study_id: str, which: ColumnElement[bool], limit: int | None = None) -> list[TrialRecord]:
         query = select(TrialRow).where(TrialRow.study_id == clean(study_id), which).order_by(TrialRow.number)
@@ -120,16 +123,19 @@ class SqlPages:
     ) -> tuple[list[int], tuple[float, float] | None]:
         """The first points, and the last one's benefit and latency if there may be more."""
         x, y = _column(benefit), _column(latency)
-        base = select(TrialRow.number, x, y).where(*_on_front(study_id, x, y)).order_by(y, x.desc(), TrialRow.number)
+        base = select(y).where(*_on_front(study_id, x, y)).order_by(y)
         numbers: list[int] = []
         last: tuple[float, float] | None = None
         for _ in range(STEPS):
             query = base if last is None else base.where(y > last[1], x > last[0])
-            row = session.execute(query.limit(1)).first()
-            if row is None:
+            lowest = session.scalar(query.limit(1))
+            if lowest is None:
                 return numbers, None
+            # Apart, because an index gives one order and these would be two.
+            ties = select(TrialRow.number, x).where(*_on_front(study_id, x, y), y == lowest)
+            row = session.execute(ties.order_by(x.desc(), TrialRow.number).limit(1)).one()
             numbers.append(row[0])
-            last = (row[1], row[2])
+            last = (row[1], lowest)
         return numbers, last
 
     def _rest(
@@ -185,7 +191,7 @@ def _on_front(study_id: str, x: Any, y: Any) -> list[ColumnElement[bool]]:
     """What may be on a front at all; the runs of the verification are repetitions and count elsewhere."""
     feasible = TrialRow.outcome == TrialOutcome.FEASIBLE.value
     plain = TrialRow.origin.not_in(["verify_winner", "verify_baseline"])
-    return [TrialRow.study_id == study_id, feasible, plain, x.is_not(None), y.is_not(None), y < 1e300]
+    return [TrialRow.study_id == study_id, feasible, plain, x.is_not(None), y.is_not(None), x < 1e300, y < 1e300]
 
 
 def _study_conditions(chosen: StudyFilter) -> list[ColumnElement[bool]]:

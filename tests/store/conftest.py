@@ -1,20 +1,12 @@
-"""Stores of every kind, a PostgreSQL of our own, and things to put into them."""
+"""Stores of every kind, and things to put into them."""
 
 from __future__ import annotations
 
-import glob
 import math
-import os
-import pwd
-import shutil
-import subprocess
-import tempfile
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
 
 from energyopt.core.clock import FakeClock
 from energyopt.core.config import Deployment, EngineConfig, PoolConfig
@@ -102,52 +94,6 @@ def result() -> RunResult:
     )
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """The address of a server that may create databases: a given one, or Debian's started here without fsync."""
-    given = os.environ.get("ENERGYOPT_TEST_PG_URL")
-    if given:
-        yield given
-        return
-    binaries = sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=_release)
-    prefix = _as_postgres()
-    if not binaries or prefix is None:
-        reason = "no PostgreSQL: set ENERGYOPT_TEST_PG_URL or install the package postgresql"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    folder = Path(tempfile.mkdtemp(prefix="energyopt-pg-"))
-    data, binary = folder / "data", Path(binaries[-1])
-    if prefix:
-        shutil.chown(folder, "postgres", "postgres")
-    try:
-        initdb = [str(binary / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8"]
-        _run([*prefix, *initdb, "--locale=C", "--no-sync"], folder)
-        with (data / "postgresql.conf").open("a") as file:
-            file.write(f"listen_addresses=''\nunix_socket_directories='{folder}'\nfsync=off\n")
-        control = [*prefix, str(binary / "pg_ctl"), "-D", str(data), "-w"]
-        _run([*control, "-l", str(folder / "log"), "start"], folder)
-        try:
-            yield f"postgresql://postgres@/postgres?host={folder}"
-        finally:
-            _run([*control, "-m", "immediate", "stop"], folder)
-    finally:
-        shutil.rmtree(folder)
-
-
-@pytest.fixture
-def postgres_url(postgres_server: str) -> Iterator[str]:
-    """A fresh, empty database."""
-    address, name = make_url(postgres_server), f"energyopt_test_{uuid.uuid4().hex}"
-    admin = create_engine(address.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    yield address.set(database=name).render_as_string(hide_password=False)
-    with admin.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-    admin.dispose()
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a database that does not hold anything yet, of either kind."""
@@ -172,29 +118,3 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> I
 def study(store: StudyStore, spec: StudySpec) -> str:
     """The id of a study that was just made."""
     return store.create_study(spec, {"cpu": "x"}).id
-
-
-def _release(path: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in path.split("/")[-2].split(".") if part.isdigit())
-
-
-def _as_postgres() -> list[str] | None:
-    """What to put before a command so that it does not run as root (the server refuses); None if nothing helps."""
-    if os.geteuid() != 0:
-        return []
-    try:
-        pwd.getpwnam("postgres")
-    except KeyError:
-        return None
-    if shutil.which("runuser"):
-        return ["runuser", "-u", "postgres", "--"]
-    if shutil.which("setpriv"):
-        return ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--"]
-    return None
-
-
-def _run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
-    if done.returncode:
-        log = folder / "log"
-        pytest.fail(f"{command[-1]}: {done.stdout}{log.read_text() if log.exists() else ''}")
