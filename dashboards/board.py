@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models import dashboard
+from grafana_foundation_sdk.models import dashboard, timeseries
 
 from telemetry.catalog import Metric
 
 from .catalog import BOARDS, TAG
-from .panels import METRICS
+from .panels import METRICS, fitting_legend
 
 COLUMNS = 24
 
@@ -133,6 +133,8 @@ def _laid_out(rows: Sequence[Row]) -> list[dashboard.Panel | dashboard.RowPanel]
         x, y = 0, y + 1
         for width, panel in row.panels:
             panel.id_val, panel.grid_pos = len(placed) + 1, dashboard.GridPos(h=row.height, w=width, x=x, y=y)
+            if isinstance(panel.options, timeseries.Options):
+                panel.options.legend = fitting_legend(width)
             placed.append(panel)
             x += width
         y += row.height

@@ -28,6 +28,8 @@ SCHEMA = "11.6.0"
 
 Override = tuple[str, Mapping[str, object]]
 """A field's name (or ``/pattern/``) and the properties that it has other than the panel's."""
+NARROW, WIDE = 6, 10
+"""Columns of the screen's 24: up to the one a legend has no room for three figures, from the other it stands beside."""
 
 BLANK: Override = ("/.*/", {"noValue": "—"})
 """An empty cell; without it each one would say what ``Frame.missing`` says of a whole panel."""
@@ -124,7 +126,7 @@ def time_panel(
         stacking=common.StackingConfig(mode=mode, group="A"),
         thresholds_style=common.GraphThresholdsStyleConfig(mode=common.GraphThresholdsStyleMode.OFF),
     )
-    options = timeseries.Options(legend=_legend("mean", "max", "lastNotNull"), tooltip=_tooltip())
+    options = timeseries.Options(legend=fitting_legend(WIDE), tooltip=_tooltip())
     return panel("timeseries", frame, targets, options, custom, interval=interval, time_from=time_from)
 
 
@@ -224,6 +226,14 @@ def _overrides(frame: Frame) -> list[dashboard.DashboardFieldConfigSourceOverrid
         )
         for name, properties in frame.overrides
     ]
+
+
+def fitting_legend(width: int) -> common.VizLegendOptions:
+    """Of a time series in so many columns: beside a wide one, so that all series show; fewer figures in a narrow."""
+    legend = _legend(*(("mean",) if width > NARROW else ()), "max", "lastNotNull")
+    if width >= WIDE:
+        legend.placement = common.LegendPlacement.RIGHT
+    return legend
 
 
 def _legend(*calcs: str) -> common.VizLegendOptions:

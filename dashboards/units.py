@@ -54,7 +54,7 @@ def of_metric(metric: Metric, series: str = "") -> Dimension:
 def of_unit(unit: str) -> Dimension | None:
     """The dimension that a panel with this Grafana unit shows; None for a unit that fits anything (``none``).
 
-    ``suffix: a/b`` is our way to write a unit that Grafana lacks. Raises ValueError for a unit that is not known here.
+    ``suffix:a/b`` is our way to write a unit that Grafana lacks. Raises ValueError for a unit that is not known here.
     """
     if unit == "none":
         return None

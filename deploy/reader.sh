@@ -1,8 +1,11 @@
 #!/bin/sh
-# A role for Grafana that can read what energyopt makes and nothing else. Runs once, when the database is new.
+# A role for Grafana that can read the views of results and nothing else: no table, so no key of the API. Runs at each
+# start of the stack, after the views were made.
 set -eu
-psql -v ON_ERROR_STOP=1 -v password="$READER_PASSWORD" -U "$POSTGRES_USER" -d "$POSTGRES_DB" <<'SQL'
-CREATE ROLE reader LOGIN PASSWORD :'password';
+psql -v ON_ERROR_STOP=1 -v password="$READER_PASSWORD" <<'SQL'
+SELECT 'CREATE ROLE reader LOGIN' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'reader') \gexec
+ALTER ROLE reader PASSWORD :'password';
 GRANT USAGE ON SCHEMA public TO reader;
-ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO reader;
+SELECT format('GRANT SELECT ON %I TO reader', viewname) FROM pg_views
+WHERE schemaname = 'public' AND viewname LIKE 'energyopt\_v\_%' \gexec
 SQL

@@ -24,7 +24,7 @@ def accounts() -> tuple[tuple[int, dashboard.Panel], ...]:
         low=0,
     )
     tiers = Frame(
-        "Power of requests by where tokens came from",
+        "Request power by token origin",
         "Energy of requests per second: tokens that were computed, and tokens taken from each cache tier.",
         units.Watt,
         NO_SPLIT,
@@ -33,7 +33,7 @@ def accounts() -> tuple[tuple[int, dashboard.Panel], ...]:
     request = Frame(
         "Joules per request by tenant",
         "Mean energy of the requests that finished.",
-        "suffix: J/req",
+        "suffix:J/req",
         NO_REQUESTS,
         low=0,
     )

@@ -25,8 +25,8 @@ from ..promql import either, ratio
 from .allowance import allowance, budget_variable
 from .scope import ALL, NO_ENERGY, NO_ENGINE, NO_SPLIT, common_variables
 
-TOKENS_PER_JOULE = "suffix: tok/J"
-TOKENS_PER_SECOND = "suffix: tok/s"
+TOKENS_PER_JOULE = "suffix:tok/J"
+TOKENS_PER_SECOND = "suffix:tok/s"
 TIMES = ("Time", "Time 1", "Time 2", "Time 3")
 """What Grafana calls the time columns of joined tables."""
 

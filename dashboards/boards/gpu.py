@@ -49,14 +49,17 @@ def _gpus() -> tuple[tuple[int, dashboard.Panel], ...]:
         low=0,
         overrides=(("/^counter/", {"custom.lineWidth": 2}),),
     )
-    counter = f"sum by (instance, gpu_uuid) ({ALL.rate(GPU.energy, CHOSEN)})"
+    counter = f"sum by (instance, gpu_uuid, scope) ({ALL.rate(GPU.energy, CHOSEN)})"
     total = f"sum by (gpu_uuid) ({ALL.increase(GPU.energy, CHOSEN, window='$__range')})"
     return (
         (
             14,
             time_panel(
                 frame,
-                [query(ALL.gauge(GPU.power, CHOSEN), "{{kind}} {{gpu_uuid}}"), query(counter, "counter {{gpu_uuid}}")],
+                [
+                    query(ALL.gauge(GPU.power, CHOSEN), "{{kind}} {{scope}} {{gpu_uuid}}"),
+                    query(counter, "counter {{scope}} {{gpu_uuid}}"),
+                ],
             ),
         ),
         (
@@ -169,7 +172,8 @@ def _readings() -> tuple[tuple[int, dashboard.Panel], ...]:
 def _cpus() -> tuple[tuple[int, dashboard.Panel], ...]:
     legend = "{{instance}} {{package}} {{domain}}"
     steps = ((None, "red"), (1.0, "green"))
-    up = Frame("CPU sensor answers", "Whether the last reading succeeded.", "short", NO_CPU, steps=steps)
+    text = "Whether the last reading succeeded."
+    up = Frame("CPU sensor answers", text, "short", NO_CPU, steps=steps, mappings=UP_OR_DOWN)
     return (
         (
             10,

@@ -22,8 +22,8 @@ from .tiers import tiers
 CHOSEN = 'model=~"$model"'
 COMPUTED = 'source="local_compute"'
 CACHED = 'source!="local_compute"'
-JOULES_PER_TOKEN = "suffix: J/tok"
-JOULES_PER_REQUEST = "suffix: J/req"
+JOULES_PER_TOKEN = "suffix:J/tok"
+JOULES_PER_REQUEST = "suffix:J/req"
 QUANTILES = (0.5, 0.95, 0.99)
 RED = {"mode": "fixed", "fixedColor": "red"}
 
@@ -71,7 +71,7 @@ def _headline() -> tuple[tuple[int, dashboard.Panel], ...]:
     efficiency = Frame(
         "Tokens per joule",
         "Output tokens over the energy attributed to the chosen models, idle time included.",
-        "suffix: tok/J",
+        "suffix:tok/J",
         NO_SPLIT,
         decimals=3,
     )
@@ -129,7 +129,7 @@ def _load() -> tuple[tuple[int, dashboard.Panel], ...]:
     usage = Frame("KV cache in use", "Blocks in use over all; 1 is full.", units.PercentUnit, NO_ENGINE, low=0, high=1)
     step = ratio(f"sum({ALL.rate(catalog.STEP_SECONDS, CHOSEN)})", f"sum({ALL.rate(catalog.STEPS, CHOSEN)})")
     return (
-        (5, by("Tokens", "Prompt and output tokens.", "suffix: tok/s", catalog.TOKENS, "kind")),
+        (5, by("Tokens", "Prompt and output tokens.", "suffix:tok/s", catalog.TOKENS, "kind")),
         (5, by("Requests", "Finished requests by reason.", "reqps", catalog.REQUESTS, "finish_reason")),
         (5, time_panel(Frame("Queue", "Requests in the batch and waiting for it.", "short", NO_ENGINE, low=0), queue)),
         (5, time_panel(usage, [query(ALL.gauge(catalog.KV_USAGE, CHOSEN), "{{instance}} {{model}}")])),
@@ -161,7 +161,7 @@ def _energy() -> tuple[tuple[int, dashboard.Panel], ...]:
     )
     buckets = f"sum by (le) ({ALL.increase(REQUEST_ENERGY, CHOSEN, series='_bucket')})"
     tokens_per_joule = Frame(
-        "Tokens per joule by model", "Output tokens over attributed energy.", "suffix: tok/J", NO_SPLIT, low=0
+        "Tokens per joule by model", "Output tokens over attributed energy.", "suffix:tok/J", NO_SPLIT, low=0
     )
     return (
         (

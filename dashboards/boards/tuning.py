@@ -8,7 +8,7 @@ from grafana_foundation_sdk.models import common, dashboard, trend, units, xycha
 
 from ..board import Row, build_board, datasource
 from ..catalog import PLUGINS, TUNING, Flavour
-from ..panels import Frame, panel, stat_panel, table_panel
+from ..panels import BLANK, Frame, panel, stat_panel, table_panel
 from ..sql import SqlQuery, sql_source, study_variable
 
 STUDY = "study_id = ${study:sqlstring}"
@@ -16,10 +16,10 @@ STUDY = "study_id = ${study:sqlstring}"
 
 NO_STUDY = "No study is stored here: run `energyopt tune`, and let this data source read its database."
 NOT_YET = "Not known yet: the study has not come that far."
-TOKENS_PER_JOULE = "suffix: tok/J"
+TOKENS_PER_JOULE = "suffix:tok/J"
 TRIAL_UNITS = (
     ("tok/J", {"unit": TOKENS_PER_JOULE, "decimals": 3}),
-    ("tok/s", {"unit": "suffix: tok/s", "decimals": 1}),
+    ("tok/s", {"unit": "suffix:tok/s", "decimals": 1}),
     ("/^(TTFT|ITL|per token)/", {"unit": units.Seconds}),
     ("J/request", {"unit": units.Joule}),
     ("hit rate", {"unit": units.PercentUnit}),
@@ -121,7 +121,7 @@ def _search(flavour: Flavour) -> tuple[tuple[int, dashboard.Panel], ...]:
         "Trials without joules or latency are not drawn.",
         "short",
         NO_STUDY,
-        overrides=(("seconds per token (p90)", {"unit": units.Seconds}),),
+        overrides=(BLANK, ("seconds per token (p90)", {"unit": units.Seconds})),
     )
     best = Frame(
         "Best over trials",
@@ -129,6 +129,7 @@ def _search(flavour: Flavour) -> tuple[tuple[int, dashboard.Panel], ...]:
         "short",
         NO_STUDY,
         overrides=(
+            BLANK,
             ("value", {"custom.drawStyle": "points", "custom.pointSize": 7}),
             ("best", {"custom.lineInterpolation": "stepAfter", "custom.lineWidth": 2}),
         ),

@@ -8,15 +8,20 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import ProgrammingError
 from typer.core import TyperGroup
 
 from energyopt.cli.main import build_app, main
+from energyopt.core.jobs import Scope
+from energyopt.store.service_store import open_service_store
 from telemetry.catalog import ATTRIBUTED, CATALOG, CONTROL, TOKENS
 
 UsageError = typer.BadParameter.__base__ or Exception
@@ -123,6 +128,31 @@ def relabelled(job: dict[str, Any], name: str) -> dict[str, str] | None:
                 return None
             labels[rule["target_label"]] = rule["replacement"]
     return labels
+
+
+def test_grafana_may_read_views_and_no_table(postgres_url: str) -> None:
+    """The tables hold the API's keys. The script runs at every start, so it runs twice here."""
+    with closing(open_service_store(postgres_url)) as store:
+        store.keys.create("operator", [Scope.ADMIN], None)
+    address = make_url(postgres_url)
+    host = address.host or address.query.get("host")
+    given = {"PGHOST": host, "PGPORT": address.port, "PGUSER": address.username, "PGDATABASE": address.database}
+    given |= {"PGPASSWORD": address.password, "READER_PASSWORD": "it's"}
+    environment = {**os.environ, **{name: str(value) for name, value in given.items() if value is not None}}
+    engine = create_engine(address.set(drivername="postgresql+psycopg"))
+    try:
+        for _ in range(2):
+            subprocess.run(["sh", str(DEPLOY / "reader.sh")], env=environment, check=True, capture_output=True)
+        with engine.connect() as connection:
+            connection.execute(text("SET ROLE reader"))
+            assert connection.execute(text("SELECT count(*) FROM energyopt_v_studies")).scalar() == 0
+            with pytest.raises(ProgrammingError, match="permission denied"):
+                connection.execute(text("SELECT * FROM energyopt_keys"))
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("DROP OWNED BY reader"))
+            connection.execute(text("DROP ROLE reader"))
+        engine.dispose()
 
 
 def test_passwords_are_asked_for_and_never_given(compose: dict[str, Any]) -> None:

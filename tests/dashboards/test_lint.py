@@ -165,6 +165,6 @@ def test_units_and_labels_follow_from_the_expression(expression: str, unit: str,
 
 def test_dimensions() -> None:
     assert times({"J": 1}, {"s": 1}, -1) == of_unit("watt")
-    assert times({"tok": 1, "s": -1}, of_unit("watt"), -1) == of_unit("suffix: tok/J")
+    assert times({"tok": 1, "s": -1}, of_unit("watt"), -1) == of_unit("suffix:tok/J")
     assert of_unit("none") is None
     assert written({"J": 2, "s": -1}) == "J·J/s"

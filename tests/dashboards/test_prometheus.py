@@ -291,7 +291,7 @@ SERVING: Expected = {
         ({"tenant": "anonymous"}, POWER * (PREFILL + DECODE)),
         ({"tenant": "nobody"}, POWER * IDLE),
     ],
-    "Power of requests by where tokens came from": [({"tier": "computed"}, POWER * (PREFILL + DECODE))],
+    "Request power by token origin": [({"tier": "computed"}, POWER * (PREFILL + DECODE))],
     "Joules per request by tenant": [({"tenant": "anonymous"}, POWER * (PREFILL + DECODE) / REQUESTS)],
     "Hit rate by tier": [({"source": "device"}, DEVICE_TIER / PROMPT), ({"source": "host"}, HOST_TIER / PROMPT)],
     "Joules per computed prompt token": [({}, POWER * PREFILL / COMPUTED)],

@@ -69,7 +69,7 @@ def test_every_expression_fits_the_catalogue() -> None:
         assert found.labels is None or used <= found.labels, alert.name
     assert reader.problems == []
     assert values[POWER.name].dimension == values[IDLE.name].dimension == of_unit("watt")
-    assert values[EFFICIENCY.name].dimension == of_unit("suffix: tok/J")
+    assert values[EFFICIENCY.name].dimension == of_unit("suffix:tok/J")
 
 
 def test_recordings_compute_power_and_efficiency(promtool: str, folder: Path) -> None:
