@@ -79,6 +79,6 @@ class AuditRow(Base):
 
 
 _FRONT = (TrialRow.study_id, TrialRow.outcome, TrialRow.tpot_p90)
-Index("ix_energyopt_trials_by_energy", *_FRONT, TrialRow.tokens_per_joule)
-Index("ix_energyopt_trials_by_rate", *_FRONT, TrialRow.output_rate)
+# One index with all that a front asks for: of two that begin alike a planner takes the wrong one.
+Index("ix_energyopt_trials_front", *_FRONT, TrialRow.tokens_per_joule, TrialRow.output_rate, TrialRow.origin)
 Index("ix_energyopt_events_of_study", EventRow.study_id, EventRow.id)

@@ -29,16 +29,14 @@ def upgrade() -> None:
             f"UPDATE energyopt_trials SET {name} = (SELECT m.value FROM energyopt_metrics AS m"
             f" WHERE m.trial_id = energyopt_trials.id AND m.name = '{name}')"
         )
-    front = ["study_id", "outcome", "tpot_p90"]
-    op.create_index("ix_energyopt_trials_by_energy", "energyopt_trials", [*front, "tokens_per_joule"])
-    op.create_index("ix_energyopt_trials_by_rate", "energyopt_trials", [*front, "output_rate"])
+    front = ["study_id", "outcome", "tpot_p90", "tokens_per_joule", "output_rate", "origin"]
+    op.create_index("ix_energyopt_trials_front", "energyopt_trials", front)
     op.create_index("ix_energyopt_events_of_study", "energyopt_events", ["study_id", "id"])
 
 
 def downgrade() -> None:
     op.drop_index("ix_energyopt_events_of_study", "energyopt_events")
-    for index in ("rate", "energy"):
-        op.drop_index(f"ix_energyopt_trials_by_{index}", "energyopt_trials")
+    op.drop_index("ix_energyopt_trials_front", "energyopt_trials")
     for name in reversed(_COPIED):
         op.drop_column("energyopt_trials", name)
     for name in ("maximize", "slos"):
