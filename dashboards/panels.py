@@ -29,7 +29,8 @@ SCHEMA = "11.6.0"
 Override = tuple[str, Mapping[str, object]]
 """A field's name (or ``/pattern/``) and the properties that it has other than the panel's."""
 NARROW, WIDE = 6, 10
-"""Columns of the screen's 24: up to the one a legend has no room for three figures, from the other it stands beside."""
+"""Columns of the screen's 24: up to the one a legend has no room for three figures, from the other it stands beside the
+lines, where it has that room only above twice the first."""
 
 BLANK: Override = ("/.*/", {"noValue": "—"})
 """An empty cell; without it each one would say what ``Frame.missing`` says of a whole panel."""
@@ -229,8 +230,9 @@ def _overrides(frame: Frame) -> list[dashboard.DashboardFieldConfigSourceOverrid
 
 
 def fitting_legend(width: int) -> common.VizLegendOptions:
-    """Of a time series in so many columns: beside a wide one, so that all series show; fewer figures in a narrow."""
-    legend = _legend(*(("mean",) if width > NARROW else ()), "max", "lastNotNull")
+    """Of a time series in so many columns: beside a wide one, so that all series show; few figures where room lacks."""
+    roomy = NARROW < width < WIDE or width > 2 * NARROW
+    legend = _legend(*(("mean",) if roomy else ()), "max", "lastNotNull")
     if width >= WIDE:
         legend.placement = common.LegendPlacement.RIGHT
     return legend

@@ -212,6 +212,7 @@ def _details(flavour: Flavour) -> tuple[tuple[int, dashboard.Panel], ...]:
         "Mean and best value by knob and setting over feasible trials. Other knobs vary too: read it as a hint.",
         "short",
         NO_STUDY,
+        overrides=(("knob", {"custom.width": 190}), _AS_WRITTEN, ("/^(trials|mean|best)$/", _SHORT)),
     )
     by_setting = SqlQuery(
         flavour,
@@ -221,7 +222,11 @@ def _details(flavour: Flavour) -> tuple[tuple[int, dashboard.Panel], ...]:
         "GROUP BY k.knob, k.setting ORDER BY k.knob, MAX(t.value) DESC",
     )
     failures = Frame(
-        "What failed, and why", "Trials that missed an SLO, did not fit or did not start.", "short", NOT_YET
+        "What failed, and why",
+        "Trials that missed an SLO, did not fit or did not start.",
+        "short",
+        NOT_YET,
+        overrides=(("worst SLO", {"unit": units.PercentUnit}), ("/^(trial|attempts)$/", _SHORT)),
     )
     why = _ask(
         flavour,
@@ -229,7 +234,8 @@ def _details(flavour: Flavour) -> tuple[tuple[int, dashboard.Panel], ...]:
         "trials",
         " AND outcome IS NOT NULL AND feasible = 0 ORDER BY number",
     )
-    studies = Frame("Studies", "The newest studies in this database.", "short", NO_STUDY, overrides=(_PERCENT,))
+    narrow = ("/^(finished|feasible|saving)$/", _SHORT)
+    studies = Frame("Studies", "The newest studies in this database.", "short", NO_STUDY, overrides=(_PERCENT, narrow))
     newest = SqlQuery(
         flavour,
         "SELECT name, model, state, finished, feasible, saving FROM energyopt_v_studies "
@@ -242,6 +248,9 @@ def _details(flavour: Flavour) -> tuple[tuple[int, dashboard.Panel], ...]:
     )
 
 
+_SHORT = {"custom.width": 70}
+_AS_WRITTEN = ("setting", {"unit": "string"})
+"""Grafana reads a number in a text too, and would round 302.5 to 303."""
 _PERCENT = ("saving", {"unit": units.PercentUnit, "decimals": 1})
 
 
