@@ -212,7 +212,7 @@ def _details(flavour: Flavour) -> tuple[tuple[int, dashboard.Panel], ...]:
         "Mean and best value by knob and setting over feasible trials. Other knobs vary too: read it as a hint.",
         "short",
         NO_STUDY,
-        overrides=(("knob", {"custom.width": 190}), _AS_WRITTEN, ("/^(trials|mean|best)$/", _SHORT)),
+        overrides=(("knob", {"custom.width": 180}), _AS_WRITTEN, ("/^(trials|mean|best)$/", _SHORT)),
     )
     by_setting = SqlQuery(
         flavour,
@@ -248,7 +248,7 @@ def _details(flavour: Flavour) -> tuple[tuple[int, dashboard.Panel], ...]:
     )
 
 
-_SHORT = {"custom.width": 70}
+_SHORT = {"custom.width": 64}
 _AS_WRITTEN = ("setting", {"unit": "string"})
 """Grafana reads a number in a text too, and would round 302.5 to 303."""
 _PERCENT = ("saving", {"unit": units.PercentUnit, "decimals": 1})
