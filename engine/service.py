@@ -75,8 +75,10 @@ class EngineService:
         try:
             while self._intake.open:
                 self._take(self._intake.collect(block=not self._busy))
-                if not self._steps.step() and self._busy:
-                    self._scheduler.cache.wait(_PATIENCE)
+                if not self._steps.step():
+                    self._publish()  # copies that ended give blocks back without a step
+                    if self._busy:
+                        self._scheduler.cache.wait(_PATIENCE)
                 self._intake.placed(running=self._scheduler.num_running, waiting=self._scheduler.num_waiting)
             self._take(self._intake.collect(block=False))
             self._abort(tuple(self._streams.values()))

@@ -35,7 +35,7 @@ def events(store: SqlStudyStore, study_id: str) -> object:
     [
         ("UPDATE energyopt_studies SET spec = json_set(spec, '$.later', 1)", study, "Study "),
         ("UPDATE energyopt_studies SET spec = '{'", study, "Study "),
-        ("UPDATE energyopt_studies SET state = 'paused'", study, "Study "),
+        ("UPDATE energyopt_studies SET state = 'dreaming'", study, "Study "),
         ("UPDATE energyopt_studies SET machine = '[1]'", study, "Study "),
         ("UPDATE energyopt_studies SET recommendation = '{}'", study, "Study "),
         ("UPDATE energyopt_trials SET result = json_remove(result, '$.window')", trials, "Trial 0 of study "),

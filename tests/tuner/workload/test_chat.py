@@ -20,7 +20,6 @@ def texts(workload: Workload) -> list[str]:
     return [turn.text for session in workload.sessions for turn in session.turns]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 20))
 @settings(max_examples=30, deadline=None)
 def test_equal_arguments_give_an_equal_workload(seed: int, sessions: int) -> None:
@@ -30,7 +29,6 @@ def test_equal_arguments_give_an_equal_workload(seed: int, sessions: int) -> Non
     assert (first.seed, len(first.sessions)) == (seed, sessions)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
 @settings(max_examples=30, deadline=None)
 def test_two_seeds_share_no_prompt_not_even_its_beginning(one: int, other: int) -> None:
