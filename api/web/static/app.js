@@ -4,7 +4,7 @@
   const $ = (id) => document.getElementById(id);
   const views = ["studies", "study", "new", "devices"];
   const ended = ["succeeded", "no_feasible", "failed", "cancelled"];
-  let source = null, timer = 0, chart = null, powerChart = null, current = null, sort = "number";
+  let source = null, timer = 0, chart = null, powerChart = null, current = null, sort = "number", asked = 0;
 
   const say = (text) => { $("message").textContent = text; };
   const number = (value, digits = 3) => value === null || value === undefined ? "—" : Number(value).toLocaleString("en", { maximumSignificantDigits: digits, useGrouping: false });
@@ -123,8 +123,9 @@
   }
 
   async function trials() {
-    const here = `/v1/studies/${current.id}`;
+    const here = `/v1/studies/${current.id}`, mine = ++asked;
     const [page, front] = await Promise.all([ask(`${here}/trials?limit=500&sort=${sort}`), ask(`${here}/pareto`)]);
+    if (mine !== asked) return; // a later request has another order, and may have been answered first
     const best = new Set(front.items.map((one) => one.number));
     $("trial-table").tBodies[0].replaceChildren(...page.items.map((one) => row([
       String(one.number), number(one.tokens_per_joule), number(one.output_rate), milli(one.ttft_p90), milli(one.itl_p99),
