@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import uuid
@@ -59,6 +60,14 @@ def _weights(vocabulary: int) -> dict[str, torch.Tensor]:
             f"{prefix}post_attention_layernorm.weight": torch.ones(HIDDEN),
         }
     return weights
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _usual_signals() -> None:
+    """A job in the background inherits ignored signals, and so would every program that a test starts."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.fixture(scope="session")
