@@ -184,6 +184,7 @@ def heat_panel(frame: Frame, target: prometheus.Dataquery) -> dashboard.Panel:
         y_axis=heatmap.YAxisConfig(unit=frame.unit, axis_placement=common.AxisPlacement.LEFT),
         legend=heatmap.HeatmapLegend(show=True),
         tooltip=heatmap.HeatmapTooltip(mode=common.TooltipDisplayMode.SINGLE, y_histogram=True),
+        cell_values=heatmap.CellValues(unit="short"),  # a cell counts; only the axis has the unit
         filter_values=heatmap.FilterValueRange(le=1e-9),
         exemplars=heatmap.ExemplarConfig(color="rgba(255,0,255,0.7)"),
     )

@@ -6,41 +6,32 @@ again with growing pauses; its failures are counted and its last words kept.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from types import TracebackType
 
 from energyopt.core.clock import Clock
-from energyopt.core.errors import SensorError
 from energyopt.core.units import Seconds
 
-from .beat import Beat
 from .curve import EnergyCurve
 from .device_channel import DeviceChannel
 from .ports import PowerSource, Sample, StatusSource
-
-log = logging.getLogger(__name__)
+from .reader import Reader
 
 PERIOD = Seconds(0.05)
 STOP_TIMEOUT = 2.0
 """Seconds a stop waits for a driver call in progress; the thread is a daemon and ends with the process."""
 
 
-class Channel:
-    """One source, its curve and its health. ``take`` may be called from any thread."""
+class Channel(Reader):
+    """One sensor, its curve and its health."""
 
     def __init__(self, source: PowerSource, clock: Clock, period: Seconds) -> None:
+        super().__init__(str(source.sensor), source.close, clock, period)
         self.source = source
         self.curve = EnergyCurve.of(source)
-        self.errors = 0
-        self.failure: str | None = None
         self.sample: Sample | None = None
-        self.closed = False
         self._clock = clock
-        self._beat = Beat(clock, period)
-        self._reading = Lock()
-        self._failures_in_row = 0
 
     @property
     def up(self) -> bool:
@@ -53,56 +44,13 @@ class Channel:
         return None if self.sample is None else Seconds(self._clock.now() - self.sample.at)
 
     @property
-    def wait(self) -> Seconds:
-        """Seconds until the next regular reading."""
-        return self._beat.wait
-
-    @property
     def overruns(self) -> int:
         """Beats that had passed before a reading was done."""
         return self._beat.overruns
 
-    def take(self) -> bool:
-        """Read once now. False if it failed, if closed, or if another thread is reading, whose sample will do."""
-        if self.closed or not self._reading.acquire(blocking=False):
-            return False
-        try:
-            return self._take()
-        finally:
-            self._reading.release()
-
-    def close(self) -> None:
-        """Release the driver and read no more. A call that hangs in the driver keeps its handle: pulling it away
-        would crash the process."""
-        self.closed = True
-        if self._reading.acquire(blocking=False):
-            try:
-                self.source.close()
-            finally:
-                self._reading.release()
-
-    def keep_pace(self) -> None:
-        """Set the next time to read: on the beat, or after a pause that doubles with every failure in a row."""
-        self._beat.advance(self._failures_in_row)
-
-    def _take(self) -> bool:
-        try:
-            sample = self.source.read()
-        except SensorError as error:
-            self._fail(str(error))
-            return False
-        except Exception as error:  # a driver's binding may raise anything; it must not end the thread unseen
-            log.exception("Reading %s raised an unexpected error.", self.source.sensor)
-            self._fail(f"{type(error).__name__}: {error}")
-            return False
-        self._failures_in_row, self.failure, self.sample = 0, None, sample
+    def _read(self) -> None:
+        self.sample = sample = self.source.read()
         self.curve.add(sample)
-        return True
-
-    def _fail(self, words: str) -> None:
-        self.errors += 1
-        self._failures_in_row += 1
-        self.failure = words
 
 
 class Sampler:

@@ -21,7 +21,7 @@ LIMIT_KINDS = ("enforced", "requested")
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """One sensor's line. ``energy`` is since the watching began; ``throttled`` is None where nothing tells."""
+    """One sensor's line. ``energy`` is since the watching began; None stands where nothing tells."""
 
     name: str
     model: str | None
@@ -34,7 +34,7 @@ class DeviceView:
     temperature: float | None
     utilization: float | None
     energy: Joules | None
-    source: str
+    source: str | None
     age: Seconds | None
 
 
@@ -109,7 +109,7 @@ def _device(metrics: SensorMetrics, key: dict[str, str], first: Page, before: Pa
         temperature=now.first(DEVICE.temperature, "sensor", ("gpu", "hotspot"), **gpu),
         utilization=now.first(DEVICE.utilization, "unit", ("compute",), **gpu),
         energy=_as_joules(energy),
-        source="+".join(sorted({labels.get("source", "") for labels, _ in now.of(metrics.energy, **key)})),
+        source="+".join(sorted({labels["source"] for labels, _ in now.of(metrics.energy, **key)})) or None,
         age=None if age is None else Seconds(age),
     )
 

@@ -17,7 +17,7 @@ from tuner.replay.compare import compare
 from tuner.replay.result import BenchResult
 
 from .bench_tables import print_bench
-from .output import message_console, print_json, result_console
+from .output import METER_HELP, message_console, print_json, result_console
 
 
 def bench(
@@ -58,7 +58,7 @@ def bench(
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos/--no-ignore-eos", help="Exact output lengths.")] = True,
     patience: Annotated[str | None, typer.Option(help="Users leave without a first token in this time.")] = None,
     abandon: Annotated[float, typer.Option(min=0, max=1, help="Share of users who leave early.")] = 0.0,
-    meter: Annotated[str, typer.Option(help="Local sensors: auto, nvml, rapl, estimated, none.")] = "auto",
+    meter: Annotated[str, typer.Option(metavar="KIND", help=METER_HELP)] = "auto",
     energy_url: Annotated[str | None, typer.Option(help="Metrics page with energy: an agent's or DCGM's.")] = None,
     devices: Annotated[int | None, typer.Option(min=1, help="GPUs the server uses.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of workload and content.")] = 0,

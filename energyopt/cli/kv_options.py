@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -68,20 +69,19 @@ Load = Annotated[
 ]
 
 
-def tier_settings(
-    *,
-    host_per_host: float | None,
-    host_per_rank: float | None,
-    disk_per_host: float | None,
-    disk_path: str | None,
-    shared_per_host: float | None,
-    shared_url: str | None,
-) -> list[dict[str, object]]:
-    """The tiers as ``TierConfig`` takes them; a place without a size asks for the tier too, and is refused there."""
-    host = _tier("host", host_per_host, host_per_rank, None)
-    disk = _tier("disk", disk_per_host, None, disk_path)
-    shared = _tier("shared", shared_per_host, None, shared_url)
-    return [tier for tier in (host, disk, shared) if tier is not None]
+def tier_settings(options: Mapping[str, Any]) -> dict[str, object]:
+    """All that ``KvConfig`` takes of tiers, from a verb's options by name (a Typer context's ``params``).
+
+    A place without a size asks for the tier too, and is refused there.
+    """
+    per_host, path, url = options["kv_host_gib_per_host"], options["kv_disk_path"], options["kv_shared_url"]
+    tiers = [
+        _tier("host", per_host, options["kv_host_gib_per_rank"], None),
+        _tier("disk", options["kv_disk_gib_per_host"], None, path),
+        _tier("shared", options["kv_shared_gib_per_host"], None, url),
+    ]
+    how = {field: options[f"kv_{field}"] for field in ("tier_eviction", "tier_admit_after", "tier_store", "tier_load")}
+    return {"tiers": [tier for tier in tiers if tier is not None], **how}
 
 
 def _tier(kind: str, per_host: float | None, per_rank: float | None, path: str | None) -> dict[str, object] | None:

@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,14 +19,12 @@ from energyopt.core.errors import ConfigError
 from energyopt.core.units import format_duration, format_si
 
 from .footprint import Currency, Grid, Price, Pue, footprint_config, footprint_lines
-from .output import finite, message_console, print_error, print_json
+from .output import METER_HELP, finite, message_console, print_error, print_json
 
 
 def measure(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run; no shell reads it.")],
-    meter: Annotated[
-        Literal["auto", "nvml", "rapl", "estimated", "none"], typer.Option(help="Where joules come from.")
-    ] = "auto",
+    meter: Annotated[str, typer.Option(metavar="KIND", help=METER_HELP)] = "auto",
     pue: Pue = None,
     grid_intensity: Grid = None,
     electricity_price: Price = None,

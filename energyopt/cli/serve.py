@@ -8,10 +8,10 @@ import typer
 
 from api.keys import read_keys
 from energyopt.compose.service import ServeRequest, run_service
-from energyopt.core.config import EngineConfig, parse_config
-from energyopt.core.units import parse_bytes, parse_interval
+from energyopt.core.config import parse_config
 
 from .account_options import ApiKeys, IdleEnergy, Reservation, shares
+from .engine_options import engine_config
 from .footprint import Currency, Grid, Price, Pue, footprint_config
 from .kv_options import (
     AdmitAfter,
@@ -24,7 +24,6 @@ from .kv_options import (
     SharedPerHost,
     SharedUrl,
     Store,
-    tier_settings,
 )
 from .output import METER_HELP, message_console
 from .power_options import PowerCap, Slos, SmClock, power_asked
@@ -35,6 +34,7 @@ PrefixCaching = Annotated[
 
 
 def serve(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="Alias (smollm2-135m), GGUF file or Hugging Face directory.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
@@ -81,56 +81,24 @@ def serve(
     sm_clock: SmClock = None,
 ) -> None:
     """Serve a model over HTTP (OpenAI's API), with joules in every reply where this machine can tell them."""
-    tiers = tier_settings(
-        host_per_host=kv_host_gib_per_host,
-        host_per_rank=kv_host_gib_per_rank,
-        disk_per_host=kv_disk_gib_per_host,
-        disk_path=kv_disk_path,
-        shared_per_host=kv_shared_gib_per_host,
-        shared_url=kv_shared_url,
-    )
-    engine = parse_config(
-        EngineConfig,
-        {
-            "model": model,
-            "served_model_name": served_model_name,
-            "device": device,
-            "dtype": dtype,
-            "kernels": kernels,
-            "seed": seed,
-            "threads": threads,
-            "max_model_len": max_model_len,
-            "max_num_seqs": max_num_seqs,
-            "max_num_batched_tokens": max_num_batched_tokens,
-            "max_num_queued_reqs": max_num_queued_reqs,
-            "kv": {
-                "block_tokens": block_size,
-                "prefix_caching": enable_prefix_caching,
-                "memory_bytes": None if kv_cache_memory_bytes is None else parse_bytes(kv_cache_memory_bytes),
-                "retention_interval": parse_interval(prefix_cache_retention_interval),
-                "match_tokens": prefix_match_unit,
-                "tiers": tiers,
-                "tier_eviction": kv_tier_eviction,
-                "tier_admit_after": kv_tier_admit_after,
-                "tier_store": kv_tier_store,
-                "tier_load": kv_tier_load,
-            },
-        },
-    )
+    engine = engine_config(context.params)
     power = power_asked(power_cap, sm_clock)
-    request = ServeRequest(
-        engine=engine,
-        power=power.limits,
-        power_auto=power.auto,
-        slos=tuple(slo or ()),
-        host=host,
-        port=port,
-        api_key=api_key,
-        tenants={} if api_keys is None else read_keys(api_keys),
-        meter=meter,
-        idle_energy=idle_energy,
-        reservations=shares(reservation or []),
-        footprint=footprint_config(pue, grid_intensity, electricity_price, currency),
+    request = parse_config(
+        ServeRequest,
+        {
+            "engine": engine,
+            "power": power.limits,
+            "power_auto": power.auto,
+            "slos": tuple(slo or ()),
+            "host": host,
+            "port": port,
+            "api_key": api_key,
+            "tenants": {} if api_keys is None else read_keys(api_keys),
+            "meter": meter,
+            "idle_energy": idle_energy,
+            "reservations": shares(reservation or []),
+            "footprint": footprint_config(pue, grid_intensity, electricity_price, currency),
+        },
     )
     run_service(request, notify=_tell)
 

@@ -33,6 +33,7 @@ from .run import run_and_print
 
 
 def tune(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="Alias (smollm2-135m), GGUF file or Hugging Face directory.")],
     slo: Annotated[
         list[str] | None, typer.Option("--slo", help="Latency SLO such as ttft:p90<500ms; repeat for several.")
@@ -91,20 +92,7 @@ def tune(
             "dtype": dtype,
             "max_model_len": max_model_len,
             "footprint": footprint_config(pue, grid_intensity, electricity_price, currency),
-            "kv": {
-                "tiers": tier_settings(
-                    host_per_host=kv_host_gib_per_host,
-                    host_per_rank=kv_host_gib_per_rank,
-                    disk_per_host=kv_disk_gib_per_host,
-                    disk_path=kv_disk_path,
-                    shared_per_host=kv_shared_gib_per_host,
-                    shared_url=kv_shared_url,
-                ),
-                "tier_eviction": kv_tier_eviction,
-                "tier_admit_after": kv_tier_admit_after,
-                "tier_store": kv_tier_store,
-                "tier_load": kv_tier_load,
-            },
+            "kv": tier_settings(context.params),
         },
     )
     planned = plan_study(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from energyopt.core.errors import ConfigError
 from energyopt.core.units import Seconds
 from telemetry.watch import view
 
-from .output import print_json, result_console
+from .output import METER_HELP, print_json, result_console
 from .watch_screen import WatchApp
 from .watch_table import view_json
 
@@ -23,9 +23,7 @@ def watch(
         str | None, typer.Argument(help="HOST:PORT or URL of an agent or server; default: this machine's sensors.")
     ] = None,
     every: Annotated[float, typer.Option(min=0.2, max=60.0, help="Seconds between looks.")] = 1.0,
-    meter: Annotated[
-        Literal["auto", "nvml", "rapl", "estimated"], typer.Option(help="Sensors of this machine to watch.")
-    ] = "auto",
+    meter: Annotated[str, typer.Option(metavar="KIND", help=METER_HELP)] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Look once over --every seconds and print it.")] = False,
 ) -> None:
     """Watch power, limit, clock, throttling, energy and tokens per joule (q quits)."""

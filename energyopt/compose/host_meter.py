@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from energyopt.core.clock import Clock
-from energyopt.core.errors import ConfigError, SensorUnavailableError
+from energyopt.core.errors import SensorUnavailableError
 from energyopt.core.units import Seconds
-from telemetry.detect import KINDS, Detection, MeterKind, detect
+from telemetry.amd.process import AmdProcess
+from telemetry.amd.source import list_amd
+from telemetry.detect import Detection, detect
 from telemetry.host import HostScan
 from telemetry.meter import Meter
 from telemetry.nvml import list_gpus
@@ -23,7 +25,7 @@ def host_meter(kind: str, clock: Clock) -> Meter:
     "auto" takes every GPU and the CPUs' counters, and estimates the CPUs only where nothing is measured; it never
     fails. A kind asked for by name raises SensorUnavailableError where it is absent, ConfigError where unknown.
     """
-    found = _auto(clock) if kind == "auto" else detect(_known(kind), _devices(kind), clock)
+    found = _auto(clock) if kind == "auto" else detect(kind, _devices(kind, clock), clock)
     return Meter(found.sources, clock, found.reasons, statuses=found.statuses)
 
 
@@ -49,12 +51,15 @@ def _auto(clock: Clock) -> Detection:
     return Detection(estimate.sources, (*estimate.reasons, *found.reasons))
 
 
-def _devices(kind: str) -> Sequence[str]:
-    return [gpu.uuid for gpu in list_gpus()] if kind == "nvml" else CPU
-
-
-def _known(kind: str) -> MeterKind:
-    for known in KINDS:
-        if kind == known:
-            return known
-    raise ConfigError(f"meter = {kind!r} is not allowed: expected one of {', '.join(KINDS)}.")
+def _devices(kind: str, clock: Clock) -> Sequence[str]:
+    """What a kind that is asked for by name measures on this machine."""
+    if kind == "nvml":
+        return [gpu.uuid for gpu in list_gpus()]
+    if kind == "amdsmi":
+        process = AmdProcess(clock)
+        process.join()
+        try:
+            return [gpu.info.device for gpu in list_amd(process)]
+        finally:
+            process.leave()
+    return CPU

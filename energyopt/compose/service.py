@@ -42,7 +42,7 @@ class ServeRequest(Config):
     slos: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8000
-    api_key: str | None = None
+    api_key: str | None = Field(None, min_length=1)
     tenants: Mapping[str, str] = Field(default_factory=dict)
     meter: MeterName = "auto"
     idle_energy: str = "separate"

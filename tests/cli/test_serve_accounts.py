@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from energyopt.cli import serve as serve_verb
 from energyopt.compose.service import ServeRequest
 from energyopt.core.errors import ConfigError
 from telemetry.idle import idle_policy
+
+APP = typer.Typer()
+APP.command()(serve_verb.serve)
+
+
+def serve(*options: str) -> None:
+    """The verb as a shell would call it; its error comes out as raised."""
+    done = CliRunner().invoke(APP, ["m", *options], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
 
 
 @pytest.fixture
@@ -24,16 +35,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[ServeRequest]:
 def test_options_reach_the_service(asked: list[ServeRequest], tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("search k1\nchat k2\n", encoding="utf-8")
-    serve_verb.serve(
-        "m",
-        api_keys=keys,
-        idle_energy="reservation",
-        reservation=["search=0.5", "chat=0.25"],
-        pue=1.2,
-        grid_intensity="380",
-        electricity_price=0.3,
-        currency="EUR",
-    )
+    accounts = ["--api-keys", str(keys), "--idle-energy", "reservation"]
+    shares = ["--reservation", "search=0.5", "--reservation", "chat=0.25"]
+    money = ["--pue", "1.2", "--grid-intensity", "380", "--electricity-price", "0.3", "--currency", "EUR"]
+    serve(*accounts, *shares, *money)
     (request,) = asked
     assert request.tenants == {"k1": "search", "k2": "chat"}
     policy = idle_policy(request.idle_energy, request.reservations)
@@ -43,7 +48,7 @@ def test_options_reach_the_service(asked: list[ServeRequest], tmp_path: Path) ->
 
 
 def test_nothing_is_assumed(asked: list[ServeRequest]) -> None:
-    serve_verb.serve("m")
+    serve()
     (request,) = asked
     assert (request.tenants, request.idle_energy, request.reservations) == ({}, "separate", {})
     assert request.footprint.empty
@@ -52,14 +57,24 @@ def test_nothing_is_assumed(asked: list[ServeRequest]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"reservation": ["search"]},
-        {"reservation": ["search=half"]},
-        {"pue": 0.5},
-        {"currency": "euro"},
-        {"api_keys": Path("/no/such/file")},
+        ("--reservation", "search"),
+        ("--reservation", "search=half"),
+        ("--pue", "0.5"),
+        ("--currency", "euro"),
+        ("--api-keys", "/no/such/file"),
+        ("--api-key", ""),
+        ("--meter", "magic"),
+        ("--kv-shared-gib-per-host", "1"),
     ],
 )
-def test_what_cannot_be_is_refused(asked: list[ServeRequest], options: dict[str, Any]) -> None:
+def test_what_cannot_be_is_refused(asked: list[ServeRequest], options: tuple[str, str]) -> None:
     with pytest.raises(ConfigError):
-        serve_verb.serve("m", **options)
+        serve(*options)
     assert asked == []
+
+
+def test_an_option_is_the_field_of_its_name(asked: list[ServeRequest]) -> None:
+    serve("--max-num-seqs", "8", "--block-size", "32", "--kv-cache-memory-bytes", "1GiB", "--kv-tier-load", "faster")
+    engine = asked[0].engine
+    assert (engine.model, engine.max_num_seqs, engine.kv.block_tokens) == ("m", 8, 32)
+    assert (engine.kv.memory_bytes, engine.kv.tier_load, engine.kv.retention_interval) == (2**30, "faster", 0)

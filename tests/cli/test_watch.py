@@ -145,6 +145,12 @@ async def test_what_is_not_told_is_a_dash() -> None:
         assert "efficiency —" in words(app, "sums")
 
 
+def test_a_sensor_that_has_settled_nothing_has_neither_energy_nor_source() -> None:
+    seen = [parse_page(f'energyopt_gpu_up{{gpu_uuid="{GPU}",scope="gpu"}} 1\n', Seconds(at)) for at in (0.0, 1.0)]
+    (device,) = view(seen[0], seen[0], seen[1]).devices
+    assert (device.up, device.power, device.energy, device.source) == (True, None, None, None)
+
+
 async def test_a_page_that_does_not_come_is_said_and_the_old_one_stays() -> None:
     app = WatchApp(ScriptedPages(page(0), SensorError("http://node-7 does not answer: refused."), page(20)), 60.0)
     async with app.run_test(size=(140, 30)) as pilot:

@@ -18,6 +18,8 @@ from energyopt.core.errors import ConfigError, SensorUnavailableError
 from energyopt.core.footprint import FootprintConfig
 from energyopt.core.results import Scope, Source
 from energyopt.store.energy_store import open_energy_history
+from telemetry.amd.process import AmdProcess
+from telemetry.amd.source import AmdGpu
 from telemetry.fake import FakeSource
 from telemetry.meter import Meter
 from telemetry.ports import Sample, SensorId
@@ -91,6 +93,25 @@ def test_a_meter_that_is_asked_for_and_absent(monkeypatch: pytest.MonkeyPatch) -
         measure_command(["true"], meter_kind="magic")
     with pytest.raises(SensorUnavailableError, match="no driver"):
         measure_command(["true"], meter_kind="nvml")
+
+
+def test_a_recording_stands_in_for_a_sensor(tmp_path: Path) -> None:
+    recording = tmp_path / "r.csv"
+    recording.write_text("at,counter,power\n" + "".join(f"{at / 10},{25 * at / 10},25\n" for at in range(200)))
+    found = measure_command(["sleep", "0.5"], meter_kind=f"replay:{recording}")
+    (reading,) = found.readings
+    assert reading.source is Source.COUNTER
+    assert reading.mean_power == pytest.approx(25, rel=0.02)
+    assert any("is replayed in its place" in reason for reason in found.reasons)
+
+
+def test_amd_gpus_are_looked_for_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_library(process: AmdProcess) -> list[AmdGpu]:
+        raise SensorUnavailableError("no library")
+
+    monkeypatch.setattr("energyopt.compose.host_meter.list_amd", no_library)
+    with pytest.raises(SensorUnavailableError, match="no library"):
+        measure_command(["true"], meter_kind="amdsmi")
 
 
 def test_progress_of_a_running_command() -> None:
