@@ -1,7 +1,6 @@
-"""Valid parallel layouts of a model, and how many each rule removed. Pure functions over a model's dimensions.
+"""The layouts of a model worth searching, and how many each rule removed. Pure functions over a model's dimensions.
 
-The rules are those of the engines: heads and cache heads divide over ``tp`` (or are copied whole), experts over
-``ep``, and ``dcp`` may only undo copies of the cache that ``tp`` made.
+The rules are the engine's own (``energyopt.core.layouts``): what is found here, the engine starts.
 """
 
 from __future__ import annotations
@@ -10,65 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Protocol
 
 from energyopt.core.config import ParallelLayout
+from energyopt.core.layouts import RULES, Check, Dimensions
 
-
-class Dimensions(Protocol):
-    """What a rule must know of a model."""
-
-    @property
-    def heads(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def ffn(self) -> int: ...
-    @property
-    def experts(self) -> int: ...
-    @property
-    def moe_ffn(self) -> int: ...
-    @property
-    def layers(self) -> int: ...
-    @property
-    def mla(self) -> bool: ...
-
-
-Check = Callable[[Dimensions, ParallelLayout], bool]
-
-
-def _cache_heads(model: Dimensions, layout: ParallelLayout) -> bool:
-    if model.mla:
-        return True
-    low, high = sorted((model.kv_heads, layout.tp))
-    return high % low == 0
-
-
-def _dcp(model: Dimensions, layout: ParallelLayout) -> bool:
-    copies = layout.tp if model.mla else max(1, layout.tp // model.kv_heads)
-    return layout.tp % layout.dcp == 0 and copies % layout.dcp == 0
-
-
-def _experts(model: Dimensions, layout: ParallelLayout) -> bool:
-    if not model.experts:
-        return layout.ep == 1
-    return layout.ep == 1 or (layout.ep == layout.tp * layout.dp and model.experts % layout.ep == 0)
-
-
-def _ffn(model: Dimensions, layout: ParallelLayout) -> bool:
-    whole_experts = not model.experts or layout.ep > 1 or model.moe_ffn % layout.tp == 0
-    return model.ffn % layout.tp == 0 and whole_experts
-
-
-RULES: Mapping[str, Check] = {
-    "attention heads divide over tp": lambda model, layout: model.heads % layout.tp == 0,
-    "cache heads divide over tp, or tp over them": _cache_heads,
-    "ffn divides over tp": _ffn,
-    "layers divide over pp": lambda model, layout: model.layers % layout.pp == 0,
-    "experts divide over ep = tp x dp": _experts,
-    "attention replicas (dp) only where experts are spread": lambda _, layout: layout.dp == 1 or layout.ep > 1,
-    "dcp only undoes copies of the cache": _dcp,
-}
+__all__ = ["RULES", "Dimensions", "Enumeration", "enumerate_layouts"]
 
 
 @dataclass(frozen=True, slots=True)
