@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from energyopt.core.errors import PromptTooLongError, RequestError
 from engine.request import SamplingParams
@@ -120,7 +121,7 @@ def sampling(
     services: Services, body: GenerationBody, max_tokens: int, logprobs: int | None, choice: int
 ) -> SamplingParams:
     """Sampling of one choice. Choices of one seeded call take successive seeds, or all would be the same text."""
-    given = {
+    given: dict[str, Any] = {
         "temperature": body.temperature,
         "top_p": body.top_p,
         "min_p": body.min_p,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from energyopt.core.errors import ConfigError
 from energyopt.core.units import Bytes, Seconds
 
-from .kv.layout import FullAttention, GroupSpec
+from .kv.layout import FullAttention, GroupSpec, RecurrentState
 from .request import Request, TokenLogprobs
 
 
@@ -24,12 +24,20 @@ class ScheduledRequest:
     Never changed; not frozen, for speed: a step makes one for each request.
 
     ``sample`` is True when this chunk reaches the newest known token, so that the next one is to be sampled.
+    ``draft`` are guesses at the tokens after the newest known one, given only to a ``DraftVerifier`` and only with
+    ``sample``: the last ``len(draft)`` of the ``count`` positions hold them.
     """
 
     request: Request
     start: int
     count: int
     sample: bool
+    draft: tuple[int, ...] = ()
+
+    def tokens(self) -> list[int]:
+        """Token ids of the ``count`` positions, guesses included."""
+        stop = self.start + self.count - len(self.draft)
+        return [*self.request.tokens(self.start, stop), *self.draft]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +62,15 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The token sampled for one scheduled request, with log-probabilities if they were asked for."""
+    """The token sampled for one scheduled request, with log-probabilities if they were asked for.
+
+    ``more`` are the tokens after it that a draft made possible: one for each guess that came true before the first
+    that did not, each sampled as it would have been in a step of its own.
+    """
 
     token: int
     logprobs: TokenLogprobs | None = None
+    more: tuple[Sampled, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +128,26 @@ class Runner(Protocol):
     def close(self) -> None:
         """Free device memory; idempotent."""
         ...
+
+
+@runtime_checkable
+class DraftVerifier(Protocol):
+    """What a Runner also is if it can compute several new positions of one request and sample after each of them.
+
+    A runner without this attribute, or with 0, is never given a draft.
+    """
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """The longest draft of one request."""
+        ...
+
+
+def draft_limit(runner: Runner) -> int:
+    """The longest draft that a runner verifies; 0 if it verifies none, or if a group of its layers has a state.
+
+    A recurrent state cannot go back to what it was before a wrong guess.
+    """
+    if any(isinstance(group, RecurrentState) for group in runner.cache.all_groups):
+        return 0
+    return runner.max_draft_tokens if isinstance(runner, DraftVerifier) else 0

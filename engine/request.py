@@ -13,13 +13,19 @@ from energyopt.core.errors import RequestError
 from energyopt.core.records import FinishReason, Phase
 from energyopt.core.units import Seconds
 
+from .structured.ports import Guide, GuideSpec
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen and when to stop. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 are off.
 
     ``logprobs`` is the number of alternatives reported per output token (0: only the chosen one; None: off).
-    Raises RequestError naming the OpenAI field when a value is out of range.
+    ``logit_bias`` holds pairs of token id and what is added to its logit. Before ``min_tokens`` nothing but a stop
+    string or a completed guide ends the answer. ``guide`` is the form that the answer must have. A lower ``priority``
+    is admitted earlier. ``timeout`` is how long after its arrival the request may still run. ``skip_special_tokens``
+    False leaves the names of special tokens in the text. Raises RequestError naming the OpenAI field when a value is
+    out of range.
     """
 
     max_tokens: int = 16
@@ -35,6 +41,12 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     ignore_eos: bool = False
+    min_tokens: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    guide: GuideSpec | None = None
+    priority: int = 0
+    timeout: Seconds | None = None
+    skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
         allowed: tuple[tuple[str, float, float, float], ...] = (
@@ -47,6 +59,10 @@ class SamplingParams:
             ("presence_penalty", self.presence_penalty, -2, 2),
             ("frequency_penalty", self.frequency_penalty, -2, 2),
             ("repetition_penalty", self.repetition_penalty, 1e-3, 100),
+            ("min_tokens", self.min_tokens, 0, self.max_tokens),
+            ("logit_bias", max((abs(bias) for _, bias in self.logit_bias), default=0), 0, 100),
+            ("priority", self.priority, -(2**31), 2**31),
+            ("timeout", self.timeout if self.timeout is not None else 1, 1e-3, 1e6),
         )
         for name, value, low, high in allowed:
             if not low <= value <= high:
@@ -107,7 +123,8 @@ class Request:
     """State of one request inside the engine. ``num_computed`` tokens have their KV in ``block_ids``.
 
     A model with several groups of layers has a table for each: ``block_ids`` is the first group's, ``other_tables``
-    are the others'. An entry is ``NO_BLOCK`` where the group no longer reads the positions.
+    are the others'. An entry is ``NO_BLOCK`` where the group no longer reads the positions. ``guide`` has followed
+    ``output`` whole, if the answer must have a form.
     """
 
     id: str
@@ -127,6 +144,7 @@ class Request:
     token_times: list[Seconds] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     kv: KvNotes = field(default_factory=KvNotes)
+    guide: Guide | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -1,55 +1,103 @@
 """Logits to tokens.
 
 A row's token depends on its logits, its request's parameters and one uniform number drawn from (seed, output
-position): not on its neighbours in the batch, not on preemption. Order of operations: penalties, temperature, top-k,
-top-p, min-p, as in vLLM; log-probabilities are of the raw logits.
+position): not on its neighbours in the batch, not on preemption, not on guesses. Order of operations: what ``adjust``
+does, temperature, top-k, top-p, min-p, as in vLLM; log-probabilities are of the raw logits.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from .adjust import adjust, adjusts
 from .batch import Sampled
-from .penalties import has_penalties, penalize
 from .request import Request, SamplingParams, TokenLogprobs
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row of logits: the token after ``ahead`` (guesses), which stand after the request's output."""
+
+    request: Request
+    ahead: tuple[int, ...] = ()
+
+
 class Sampler:
-    """Stateless but for ``seed``, which with a request's id seeds the requests that bring no seed of their own."""
+    """Stateless but for ``seed``, which with a request's id seeds the requests that bring no seed of their own.
 
-    def __init__(self, seed: int) -> None:
+    ``ends`` are the ids that end a text, which a request with ``min_tokens`` may not choose at first.
+    """
+
+    def __init__(self, seed: int, ends: Iterable[int] = ()) -> None:
         self._seed = seed
+        self._ends = frozenset(ends)
 
-    def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[Sampled]:
-        """One token per row of ``logits`` (rows, vocab), float32, for the request of the same index."""
-        tokens = self._tokens(logits, requests)
-        if all(request.params.logprobs is None for request in requests):
+    def sample(
+        self, logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[tuple[int, ...]] | None = None
+    ) -> list[Sampled]:
+        """A token for each request of ``logits`` (rows, vocab), float32: a row per request, in order.
+
+        With ``drafts`` a request has a row for its next token and one for the token after each guess. Each row is
+        sampled as if its guesses were known; those after the first wrong guess are dropped. As what a row yields
+        depends on its history alone, drafts change when tokens come, never which.
+        """
+        if drafts is None or not any(drafts):
+            return self._each(logits, [_Row(request) for request in requests])
+        rows = [
+            _Row(request, draft[:ahead])
+            for request, draft in zip(requests, drafts, strict=True)
+            for ahead in range(len(draft) + 1)
+        ]
+        chosen = iter(self._each(logits, rows))
+        return [accepted([next(chosen) for _ in range(len(draft) + 1)], draft) for draft in drafts]
+
+    def _each(self, logits: torch.Tensor, rows: Sequence[_Row]) -> list[Sampled]:
+        tokens = self._tokens(logits, rows)
+        if all(row.request.params.logprobs is None for row in rows):
             return [Sampled(token) for token in tokens]
         return [
-            Sampled(token, _logprobs(row, token, request.params.logprobs))
-            for token, row, request in zip(tokens, logits, requests, strict=True)
+            Sampled(token, _logprobs(values, token, row.request.params.logprobs))
+            for token, values, row in zip(tokens, logits, rows, strict=True)
         ]
 
-    def _tokens(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[int]:
-        if any(has_penalties(request.params) for request in requests):
-            logits = torch.stack([penalize(row, request) for row, request in zip(logits, requests, strict=True)])
+    def _tokens(self, logits: torch.Tensor, rows: Sequence[_Row]) -> list[int]:
+        if any(adjusts(row.request) for row in rows):
+            adjusted = [
+                adjust(values, row.request, self._ends, row.ahead) for values, row in zip(logits, rows, strict=True)
+            ]
+            logits = torch.stack(adjusted)
         tokens: list[int] = logits.argmax(dim=-1).tolist()
-        drawn = [index for index, request in enumerate(requests) if not request.params.greedy]
+        drawn = [index for index, row in enumerate(rows) if not row.request.params.greedy]
         if drawn:
-            params = [requests[index].params for index in drawn]
-            quantiles = [uniform(self._seed_of(requests[index]), len(requests[index].output)) for index in drawn]
-            rows = logits if len(drawn) == len(requests) else logits[torch.tensor(drawn, device=logits.device)]
-            for index, token in zip(drawn, draw(rows, params, quantiles), strict=True):
+            params = [rows[index].request.params for index in drawn]
+            quantiles = [self._quantile(rows[index]) for index in drawn]
+            some = logits if len(drawn) == len(rows) else logits[torch.tensor(drawn, device=logits.device)]
+            for index, token in zip(drawn, draw(some, params, quantiles), strict=True):
                 tokens[index] = token
         return tokens
+
+    def _quantile(self, row: _Row) -> float:
+        return uniform(self._seed_of(row.request), len(row.request.output) + len(row.ahead))
 
     def _seed_of(self, request: Request) -> str:
         given = request.params.seed
         return f"own {given}" if given is not None else f"engine {self._seed} {request.id}"
+
+
+def accepted(chosen: Sequence[Sampled], draft: Sequence[int]) -> Sampled:
+    """The first of ``chosen`` with those that rest on guesses which came true: one after each, up to the first wrong.
+
+    ``chosen`` has one more than ``draft``: the token after the request's output, then the token after each guess.
+    """
+    true = 0
+    while true < len(draft) and chosen[true].token == draft[true]:
+        true += 1
+    return Sampled(chosen[0].token, chosen[0].logprobs, tuple(chosen[1 : true + 1])) if true else chosen[0]
 
 
 def uniform(seed: str, position: int) -> float:
