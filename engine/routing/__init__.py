@@ -1,0 +1,1 @@
+"""Which engine a request goes to: policies, what they know of workers and caches, and no input or output."""
