@@ -1,53 +1,117 @@
-"""Which implementation of each operator a model uses: an explicit table, chosen once by name."""
+"""Which implementation of the operators a model uses: decided once, by name and device, before any weight is loaded."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from . import fused, linear, reference
-from .pages import Pages
+from . import experts, fused, linear, reference
+from .ops import Ops as Ops
+from .platform import arch_of
+from .twins import gated_delta as plain_delta
+from .twins import moe as plain_moe
 
 
-@dataclass(frozen=True, slots=True)
-class Ops:
-    """The operators of one model on one device; signatures as in ``reference``."""
-
-    name: str
-    make_linear: Callable[[torch.Tensor, torch.Tensor | None, torch.dtype, torch.device], linear.Linear]
-    rms_norm: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
-    rope: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-    swiglu: Callable[[torch.Tensor], torch.Tensor]
-    store_kv: Callable[[torch.Tensor, torch.Tensor, Pages], None]
-    attention: Callable[[torch.Tensor, torch.Tensor, Pages], torch.Tensor]
+class KernelUnavailableError(ValueError):
+    """An implementation was asked for that does not exist or cannot run here; the message lists those that can."""
 
 
 REFERENCE = Ops(
     "reference",
     make_linear=linear.make_plain_linear,
     rms_norm=reference.rms_norm,
+    add_rms_norm=reference.add_rms_norm,
     rope=reference.rope,
+    rope_store=reference.rope_store,
     swiglu=reference.swiglu,
     store_kv=reference.store_kv,
     attention=reference.attention,
+    latent_attention=reference.latent_attention,
+    route=plain_moe.route,
+    make_experts=experts.make_plain_experts,
+    delta=plain_delta.gated_delta,
 )
 FUSED = Ops(
-    "fused",
+    "torch",
     make_linear=linear.make_linear,
     rms_norm=fused.rms_norm,
+    add_rms_norm=fused.add_rms_norm,
     rope=fused.rope,
+    rope_store=fused.rope_store,
     swiglu=fused.swiglu,
     store_kv=fused.store_kv,
     attention=fused.attention,
+    latent_attention=fused.latent_attention,
+    route=plain_moe.route,
+    make_experts=experts.make_experts,
+    delta=plain_delta.gated_delta,
 )
-TABLE = {"reference": REFERENCE, "auto": FUSED}
 
 
-def select_ops(name: str) -> Ops:
-    """``auto`` (the fastest here) or ``reference``. Raises ValueError for another name."""
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """``obstacle(device)`` says why it cannot run on ``device`` (None: it can); ``load`` gives its operators, after
+    that was asked; ``automatic(device)`` tells whether ``auto`` may take it there."""
+
+    name: str
+    obstacle: Callable[[torch.device], str | None]
+    load: Callable[[], Ops]
+    automatic: Callable[[torch.device], bool]
+
+
+def _no_obstacle(device: torch.device) -> str | None:
+    return None
+
+
+def _triton_obstacle(device: torch.device) -> str | None:
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed (pip install energyopt[gpu])"
+    if device.type == "cpu":
+        knobs = importlib.import_module("triton").knobs
+        return None if knobs.runtime.interpret else "a CPU runs it only in Triton's interpreter (TRITON_INTERPRET=1)"
     try:
-        return TABLE[name]
-    except KeyError as error:
-        raise ValueError(f"Unknown kernels {name!r}; known are {', '.join(TABLE)}.") from error
+        arch_of(device)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _load_triton() -> Ops:
+    """Imported only here: without a GPU nobody needs Triton, and importing it takes half a second."""
+    ops: Ops = importlib.import_module(f"{__package__}.triton_ops").TRITON
+    return ops
+
+
+IMPLEMENTATIONS = (
+    Implementation("triton", _triton_obstacle, _load_triton, lambda device: device.type != "cpu"),
+    Implementation("torch", _no_obstacle, lambda: FUSED, lambda device: True),
+    Implementation("reference", _no_obstacle, lambda: REFERENCE, lambda device: False),
+)
+"""In the order in which ``auto`` tries them."""
+
+CPU = torch.device("cpu")
+
+
+def select_ops(name: str, device: torch.device = CPU) -> Ops:
+    """The operators called ``name`` on ``device``; ``auto`` is the fastest that can run there.
+
+    Raises KernelUnavailableError for a name that is unknown or cannot run.
+    """
+    if name == "auto":
+        return next(i for i in IMPLEMENTATIONS if i.automatic(device) and i.obstacle(device) is None).load()
+    found = next((implementation for implementation in IMPLEMENTATIONS if implementation.name == name), None)
+    problem = "is unknown" if found is None else found.obstacle(device)
+    if found is None or problem is not None:
+        able = [i.name for i in IMPLEMENTATIONS if i.obstacle(device) is None]
+        said = problem if found is None else f"cannot run on {device.type}: {problem}"
+        raise KernelUnavailableError(f"kernels = {name!r} {said}; here can run: {', '.join(['auto', *able])}.")
+    return found.load()
+
+
+def available(device: torch.device = CPU) -> dict[str, str | None]:
+    """Every implementation, and why it cannot run on ``device`` (None: it can)."""
+    return {implementation.name: implementation.obstacle(device) for implementation in IMPLEMENTATIONS}

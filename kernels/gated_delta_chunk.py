@@ -20,8 +20,12 @@ import torch
 import triton
 import triton.language as tl
 
-from .gated_delta import Sequences, launch_delta
+from .gated_delta import launch_delta
 from .platform import Arch, arch_of
+from .sequences import Sequences
+
+CHUNK = 16
+"""Tokens a step; blocks whose states are to be kept must be whole chunks."""
 
 
 @triton.jit
@@ -135,5 +139,5 @@ def chunk_gated_delta(
     warps = 4 if arch.is_amd else 8
     inputs = (q, k, v, decay, beta)
     return launch_delta(
-        delta_chunk_kernel, inputs, states, batch, scale, v_tile=32, chunk=16, warps=warps, precision=precision
+        delta_chunk_kernel, inputs, states, batch, scale, v_tile=32, chunk=CHUNK, warps=warps, precision=precision
     )

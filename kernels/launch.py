@@ -119,11 +119,12 @@ def splits(programs: int, tokens: int, keys: int, multiprocessors: int) -> int:
     """Into how many parts to cut each request's keys, so that ``programs`` requests x heads fill the device.
 
     Two programs for each multiprocessor hide each other's latency; a part shorter than four tiles of ``keys`` costs
-    more in merging than it saves, and 64 parts bound the size of the merge.
+    more in merging than it saves, and 64 parts bound the size of the merge. A power of two: the count is compiled in,
+    and seven kernels are few enough to have.
     """
-    wanted = ceil_div(2 * multiprocessors, max(1, programs))
+    wanted = power_of_two(ceil_div(2 * multiprocessors, max(1, programs)))
     useful = max(1, tokens // (4 * keys))
-    return max(1, min(wanted, useful, 64))
+    return max(1, min(wanted, power_of_two(useful + 1) // 2, 64))
 
 
 def gemm(arch: Arch, rows: int, itemsize: int) -> Gemm:

@@ -10,15 +10,13 @@ on the device without asking it for a number, so it can be captured in a graph.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import triton
 import triton.language as tl
 
 from . import launch
-
-Scoring = Literal["softmax", "sigmoid"]
+from .ops import Scoring
 
 
 @triton.jit

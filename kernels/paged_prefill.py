@@ -99,13 +99,15 @@ def paged_prefill_kernel(
 def paged_prefill(
     query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor, table: torch.Tensor,
     starts: torch.Tensor, lengths: torch.Tensor, max_rows: int, scale: float, sinks: torch.Tensor | None = None,
-    window: int = 0, scales: tuple[float, float] = (1.0, 1.0), *, arch: Arch | None = None,
+    window: int = 0, scales: tuple[float, float] = (1.0, 1.0), *, out: torch.Tensor | None = None,
+    arch: Arch | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Attention of ``query`` (rows, heads, head_dim), request ``r`` owning rows ``starts[r]`` to ``starts[r + 1]``.
 
     ``starts`` (requests + 1,) and ``lengths`` (requests,) int32, the latter with the new tokens included;
     ``max_rows`` bounds any request's rows; ``table`` (requests, blocks) int32; ``scales`` undo those of eight-bit
-    keys and values. Gives the output (rows, heads, value width) and its log-sum-exp (rows, heads).
+    keys and values; ``out`` is written to where given. Gives the output (rows, heads, value width) and its
+    log-sum-exp (rows, heads).
     """
     rows, heads, width = query.shape
     v_width, kv_heads = value_pages.shape[3], key_pages.shape[2]
@@ -114,7 +116,10 @@ def paged_prefill(
     if any(tensor.stride(-1) != 1 for tensor in (query, key_pages, value_pages, table)):
         raise ValueError("Columns of queries, pages and table must be neighbours in memory.")
     tile = launch.prefill_attention(arch or arch_of(query.device), width, query.element_size())
-    out = torch.empty((rows, heads, v_width), dtype=query.dtype, device=query.device)
+    shape = (rows, heads, v_width)
+    out = torch.empty(shape, dtype=query.dtype, device=query.device) if out is None else out
+    if out.shape != shape or not out.is_contiguous():
+        raise ValueError(f"The output must be {shape} and contiguous, not {tuple(out.shape)}.")
     lse = torch.empty((rows, heads), dtype=torch.float32, device=query.device)
     if rows:
         paged_prefill_kernel[(triton.cdiv(max_rows, tile.queries), heads, lengths.shape[0])](

@@ -8,7 +8,9 @@ are computed together, padded to the longest of their group; longer ones (prefil
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -35,44 +37,151 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class DecodeGroup:
-    """One-row spans of similar length. ``blocks`` (n * width,), ``mask`` (n, 1, 1, width * block_tokens): 0 or -inf."""
+    """One-row spans of similar length. ``blocks`` (n * width,), ``lengths`` (n, 1, 1, 1), ``mask`` (n, 1, 1, width *
+    block_tokens): 0 or -inf."""
 
     rows: torch.Tensor | slice
     blocks: torch.Tensor
+    lengths: torch.Tensor
     mask: torch.Tensor
+    windows: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def mask_of(self, window: int) -> torch.Tensor:
+        """``mask``, and with a ``window`` above 0 without the positions before it."""
+        if window and window not in self.windows:
+            position = torch.arange(self.mask.shape[-1], device=self.mask.device)
+            self.windows[window] = self.mask.masked_fill(position < self.lengths - window, -torch.inf)
+        return self.windows[window] if window else self.mask
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One longer span. ``mask`` (count, stop) is None where plain causal masking does (nothing before it)."""
+    """One longer span: positions ``start`` to ``stop``. ``mask`` (count, stop) is None where plain causal masking does
+    (nothing before it)."""
 
     rows: slice
     blocks: torch.Tensor
+    start: int
     stop: int
     mask: torch.Tensor | None
+    windows: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def mask_of(self, window: int) -> torch.Tensor | None:
+        """As ``mask``, within the last ``window`` positions where that is above 0."""
+        return self.full_mask(window, self.mask) if 0 < window < self.stop else self.mask
+
+    def full_mask(self, window: int, like: torch.Tensor | None) -> torch.Tensor:
+        """The mask written out, in the type of ``like`` (None: float32)."""
+        if window not in self.windows:
+            self.windows[window] = _causal(self.start, self.stop, window, self.blocks.device, like)
+        return self.windows[window]
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
-    """A batch's place in the pool. ``slots`` (rows,) numbers each new token's place, block-major."""
+class DecodeRows:
+    """One-row spans for ``paged_decode``. ``table`` (n, width) int32, ``lengths`` (n,) int32."""
 
-    spans: tuple[Span, ...]
-    slots: torch.Tensor
-    decodes: tuple[DecodeGroup, ...]
-    chunks: tuple[Chunk, ...]
+    rows: torch.Tensor | slice
+    table: torch.Tensor
+    lengths: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRows:
+    """Neighbouring longer spans for ``paged_prefill``: ``starts`` (n + 1,) counts from the first of ``rows``."""
+
+    rows: slice
+    table: torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    max_rows: int
+
+
+class Pages:
+    """A batch's place in the pool. ``slots`` (rows,) numbers each new token's place, block-major.
+
+    Each implementation of attention wants its index tensors in a form of its own; each form is built when first asked
+    for and then shared by all layers. ``dtype`` is that of the masks, which must be the queries'.
+    """
+
+    def __init__(
+        self, spans: Sequence[Span], block_tokens: int, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.spans = tuple(spans)
+        self._block_tokens, self._device, self._dtype = block_tokens, device, dtype
+
+    @cached_property
+    def slots(self) -> torch.Tensor:
+        return torch.from_numpy(_slots(self.spans, self._block_tokens)).to(self._device)
+
+    @cached_property
+    def decodes(self) -> tuple[DecodeGroup, ...]:
+        """For torch's attention: one-row spans, padded to the longest of their group."""
+        groups = length_groups([span for span in self.spans if span.count == 1], self._block_tokens)
+        return tuple(_group(group, self._block_tokens, self._device, self._dtype) for group in groups)
+
+    @cached_property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """For torch's attention: the longer spans, one by one."""
+        return tuple(
+            _chunk(span, self._block_tokens, self._device, self._dtype) for span in self.spans if span.count > 1
+        )
+
+    @cached_property
+    def decode_rows(self) -> DecodeRows | None:
+        """For the kernels: all one-row spans; None where there are none."""
+        singles = [span for span in self.spans if span.count == 1]
+        if not singles:
+            return None
+        rows = _rows([span.row for span in singles], self._device)
+        return DecodeRows(rows, self._table(singles), self._integers([span.stop for span in singles]))
+
+    @cached_property
+    def chunk_rows(self) -> tuple[ChunkRows, ...]:
+        """For the kernels: the longer spans, in runs of neighbouring rows."""
+        runs: list[list[Span]] = []
+        for span in self.spans:
+            if span.count == 1:
+                continue
+            if runs and runs[-1][-1].row + runs[-1][-1].count == span.row:
+                runs[-1].append(span)
+            else:
+                runs.append([span])
+        return tuple(self._chunk_run(run) for run in runs)
+
+    def _chunk_run(self, run: Sequence[Span]) -> ChunkRows:
+        starts = list(accumulate((span.count for span in run), initial=0))
+        return ChunkRows(
+            rows=slice(run[0].row, run[0].row + starts[-1]),
+            table=self._table(run),
+            starts=self._integers(starts),
+            lengths=self._integers([span.stop for span in run]),
+            max_rows=max(span.count for span in run),
+        )
+
+    def _integers(self, values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32).to(self._device)
+
+    def _table(self, spans: Sequence[Span]) -> torch.Tensor:
+        """Each span's blocks (n, width) int32; the width is a power of two, so that few launches differ by it."""
+        widths = [-(-span.stop // self._block_tokens) for span in spans]
+        table = np.zeros((len(spans), table_width(max(widths))), dtype=np.int32)
+        for line, span, width in zip(table, spans, widths, strict=True):
+            line[:width] = span.blocks[:width]
+        return torch.from_numpy(table).to(self._device)
 
 
 def plan_pages(
     spans: Sequence[Span], block_tokens: int, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> Pages:
-    """Build the index tensors of one step; ``dtype`` is that of the masks, which must be the queries'."""
-    singles = [span for span in spans if span.count == 1]
-    return Pages(
-        spans=tuple(spans),
-        slots=torch.from_numpy(_slots(spans, block_tokens)).to(device),
-        decodes=tuple(_group(group, block_tokens, device, dtype) for group in length_groups(singles, block_tokens)),
-        chunks=tuple(_chunk(span, block_tokens, device, dtype) for span in spans if span.count > 1),
-    )
+    """The place of one step's batch; see ``Pages``."""
+    return Pages(spans, block_tokens, device, dtype)
+
+
+def table_width(blocks: int) -> int:
+    """The width of a table of pages that holds ``blocks``: a power of two, at least 16 (a row then starts on a
+    multiple of 64 bytes, which Triton compiles for)."""
+    return max(16, 1 << max(0, blocks - 1).bit_length())
 
 
 def length_groups(spans: Sequence[Span], block_tokens: int) -> list[list[Span]]:
@@ -119,6 +228,7 @@ def _group(group: Sequence[Span], block_tokens: int, device: torch.device, dtype
     return DecodeGroup(
         rows=_rows([span.row for span in group], device),
         blocks=torch.from_numpy(table.ravel()).to(device),
+        lengths=torch.from_numpy(lengths).view(-1, 1, 1, 1).to(device),
         mask=mask.view(len(group), 1, 1, -1).to(device),
     )
 
@@ -132,8 +242,16 @@ def _rows(rows: list[int], device: torch.device) -> torch.Tensor | slice:
 
 def _chunk(span: Span, block_tokens: int, device: torch.device, dtype: torch.dtype) -> Chunk:
     used = -(-span.stop // block_tokens)
-    mask = None
-    if span.start:
-        mask = torch.full((span.count, span.stop), -torch.inf, dtype=dtype, device=device).triu_(span.start + 1)
+    like = torch.empty(0, dtype=dtype)
+    mask = _causal(span.start, span.stop, 0, device, like) if span.start else None
     blocks = torch.tensor(span.blocks[:used], dtype=torch.int64, device=device)
-    return Chunk(slice(span.row, span.row + span.count), blocks, span.stop, mask)
+    return Chunk(slice(span.row, span.row + span.count), blocks, span.start, span.stop, mask)
+
+
+def _causal(start: int, stop: int, window: int, device: torch.device, like: torch.Tensor | None) -> torch.Tensor:
+    """(stop - start, stop): 0 where position ``start + row`` sees a column, -inf elsewhere."""
+    kind = torch.float32 if like is None else like.dtype
+    mask = torch.full((stop - start, stop), -torch.inf, dtype=kind, device=device).triu_(start + 1)
+    if 0 < window < stop:
+        mask += torch.full_like(mask, -torch.inf).tril_(start - window)
+    return mask

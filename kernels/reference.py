@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import torch
 
+from .ops import PLAIN, Style
 from .pages import Pages, Span
+from .twins.paged_attention import attend
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -15,6 +17,14 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     wide = x.float()
     scale = (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
     return (wide * scale * weight.float()).to(x.dtype)
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm of ``x + residual``, and the sum in their type."""
+    total = x + residual
+    return rms_norm(total, weight, eps), total
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -41,23 +51,38 @@ def store_kv(pool: torch.Tensor, kv: torch.Tensor, pages: Pages) -> None:
         pool[slot // block_tokens, slot % block_tokens] = kv[row].to(pool.dtype)
 
 
-def attention(query: torch.Tensor, pool: torch.Tensor, pages: Pages) -> torch.Tensor:
+def rope_store(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor,
+    pool: torch.Tensor, pages: Pages, start: int = 0,
+) -> torch.Tensor:  # fmt: skip
+    """See ``ops.RopeStore``: turn the part of each head that ``cos`` is wide enough for, and write key and value."""
+    part = slice(start, start + cos.shape[-1])
+    turned, turned_key = query.clone(), key.clone()
+    turned[..., part], turned_key[..., part] = rope(query[..., part], cos, sin), rope(key[..., part], cos, sin)
+    store_kv(pool, turned_key if value is None else torch.stack((turned_key, value), dim=1), pages)
+    return turned
+
+
+def attention(query: torch.Tensor, pool: torch.Tensor, pages: Pages, style: Style = PLAIN) -> torch.Tensor:
     """Causal attention of ``query`` (rows, heads, head_dim) over the batch's pages; the same shape comes back."""
     out = torch.empty_like(query)
+    scale = style.scale_of(query.shape[-1])
     for span in pages.spans:
-        rows = slice(span.row, span.row + span.count)
-        out[rows] = _attend(query[rows], pool, span)
+        rows, tokens = slice(span.row, span.row + span.count), _tokens(pool, span)
+        keys, values = tokens[:, 0], tokens[:, 1]
+        out[rows] = attend(query[rows].float(), keys, values, scale, style.sinks, style.window)[0].to(query.dtype)
     return out
 
 
-def _attend(query: torch.Tensor, pool: torch.Tensor, span: Span) -> torch.Tensor:
-    """Softmax of scaled dot products, key by key, masked to positions that are not in the future."""
-    tokens = torch.cat([pool[block] for block in span.blocks])[: span.stop].float()
-    repeats = query.shape[1] // pool.shape[3]
-    keys = tokens[:, 0].repeat_interleave(repeats, dim=1)
-    values = tokens[:, 1].repeat_interleave(repeats, dim=1)
-    scores = torch.einsum("qhd,khd->hqk", query.float(), keys) / query.shape[-1] ** 0.5
-    position = torch.arange(span.stop, device=query.device)
-    future = position[None, :] > position[span.start :, None]
-    weights = scores.masked_fill(future, -torch.inf).softmax(dim=-1)
-    return torch.einsum("hqk,khd->qhd", weights, values).to(query.dtype)
+def latent_attention(query: torch.Tensor, pool: torch.Tensor, pages: Pages, latent: int, scale: float) -> torch.Tensor:
+    """See ``ops.LatentAttention``."""
+    out = query.new_empty((*query.shape[:2], latent))
+    for span in pages.spans:
+        rows, keys = slice(span.row, span.row + span.count), _tokens(pool, span)
+        out[rows] = attend(query[rows].float(), keys, keys[..., :latent], scale)[0].to(query.dtype)
+    return out
+
+
+def _tokens(pool: torch.Tensor, span: Span) -> torch.Tensor:
+    """What the pool holds of a span's request up to its last token, in float32."""
+    return torch.cat([pool[block] for block in span.blocks])[: span.stop].float()

@@ -51,9 +51,9 @@ def _pass(
 @triton.jit
 def rope_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, k_pages_ptr, v_pages_ptr, slots_ptr, positions_ptr, cos_ptr, sin_ptr, rows,
-    q_row, q_head, k_row, k_head, v_row, v_head, out_row, out_head, kp_block, kp_token, kp_head,
+    table_row, q_row, q_head, k_row, k_head, v_row, v_head, out_row, out_head, kp_block, kp_token, kp_head,
     vp_block, vp_token, vp_head, k_inverse, v_inverse,
-    Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
+    BY_ROW: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
     START: tl.constexpr, PAIRS: tl.constexpr, HALF: tl.constexpr, INTERLEAVED: tl.constexpr,
     WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, COLUMNS: tl.constexpr, V_COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -63,12 +63,12 @@ def rope_kernel(
     live = row < rows
     stop: tl.constexpr = START + 2 * PAIRS
     pair = tl.arange(0, HALF)
-    position = tl.load(positions_ptr + row, mask=live, other=0).to(tl.int64)
-    table = position[:, None] * PAIRS + pair[None, :]
+    position = row if BY_ROW else tl.load(positions_ptr + row, mask=live, other=0).to(tl.int64)
+    table = position[:, None] * table_row + pair[None, :]
     known = live[:, None] & (pair < PAIRS)[None, :]
     if head < Q_HEADS + K_HEADS:
-        cos = tl.load(cos_ptr + table, mask=known, other=0.0)
-        sin = tl.load(sin_ptr + table, mask=known, other=0.0)
+        cos = tl.load(cos_ptr + table, mask=known, other=0.0).to(tl.float32)
+        sin = tl.load(sin_ptr + table, mask=known, other=0.0).to(tl.float32)
         if head < Q_HEADS:
             src, dst = row * q_row + head * q_head, row * out_row + head * out_head
             _turn(q_ptr, out_ptr, src, dst, live, cos, sin, 1.0, START, PAIRS, HALF, INTERLEAVED)
@@ -90,17 +90,17 @@ def rope_kernel(
 
 
 def rope(
-    x: torch.Tensor, positions: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *,
+    x: torch.Tensor, positions: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor, *,
     start: int = 0, interleaved: bool = False, arch: Arch | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Rotate ``x`` (rows, heads, head_dim) at ``positions`` (rows,) from column ``start`` on; the same shape comes
-    back."""
+    back. ``cos`` and ``sin`` are (positions, pairs); without ``positions`` they hold each row's own."""
     return _launch(x, None, None, positions, cos, sin, None, None, None, start, interleaved, (1.0, 1.0), arch)
 
 
 def rope_into_pages(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None,
-    positions: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
+    positions: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor,
     key_pages: torch.Tensor, value_pages: torch.Tensor | None, slots: torch.Tensor, *,
     start: int = 0, interleaved: bool = False, scales: tuple[float, float] = (1.0, 1.0), arch: Arch | None = None,
 ) -> torch.Tensor:  # fmt: skip
@@ -117,14 +117,16 @@ def rope_into_pages(
 
 def _launch(
     query: torch.Tensor, key: torch.Tensor | None, value: torch.Tensor | None,
-    positions: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
+    positions: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor,
     key_pages: torch.Tensor | None, value_pages: torch.Tensor | None, slots: torch.Tensor | None,
     start: int, interleaved: bool, scales: tuple[float, float], arch: Arch | None,
 ) -> torch.Tensor:  # fmt: skip
     rows, heads, width = query.shape
     pairs = cos.shape[-1]
     _check(width, start, pairs, (query, key, value, key_pages, value_pages))
-    cos, sin = cos.contiguous(), sin.contiguous()
+    if cos.stride() != sin.stride() or cos.stride(-1) != 1:
+        cos, sin = cos.contiguous(), sin.contiguous()
+    places = cos if positions is None else positions
     out = torch.empty((rows, heads, width), dtype=query.dtype, device=query.device)
     k = query if key is None else key
     v = k if value is None else value
@@ -134,11 +136,11 @@ def _launch(
     tile = launch.elementwise(arch or arch_of(query.device), width, rows)
     if rows:
         rope_kernel[(triton.cdiv(rows, tile.rows), heads + k_heads + (0 if value is None else v.shape[1]))](
-            query, k, v, out, k_pages, v_pages, positions if slots is None else slots, positions, cos, sin, rows,
-            *query.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2],
+            query, k, v, out, k_pages, v_pages, places if slots is None else slots, places, cos, sin, rows,
+            cos.stride(0), *query.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2],
             *k_pages.stride()[:3], *v_pages.stride()[:3], 1.0 / scales[0], 1.0 / scales[1],
-            Q_HEADS=heads, K_HEADS=k_heads, BLOCK_TOKENS=k_pages.shape[1], START=start, PAIRS=pairs,
-            HALF=launch.power_of_two(pairs), INTERLEAVED=interleaved, WIDTH=width,
+            BY_ROW=positions is None, Q_HEADS=heads, K_HEADS=k_heads, BLOCK_TOKENS=k_pages.shape[1], START=start,
+            PAIRS=pairs, HALF=launch.power_of_two(pairs), INTERLEAVED=interleaved, WIDTH=width,
             V_WIDTH=0 if value is None else v.shape[-1], COLUMNS=tile.columns,
             V_COLUMNS=launch.power_of_two(v.shape[-1]), ROWS=tile.rows, num_warps=tile.warps,
         )  # fmt: skip

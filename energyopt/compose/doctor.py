@@ -20,7 +20,7 @@ from energyopt.core.clock import MonotonicClock
 from energyopt.core.errors import EnergyoptError
 from energyopt.store.database import default_url, open_store
 from engine.models import ALIASES, choose_device, choose_dtype, resolve_model
-from kernels.dispatch import TABLE, select_ops
+from kernels.dispatch import available, select_ops
 
 from .machine import describe_machine, library_version
 from .meters import device_identities, find_meter
@@ -94,7 +94,10 @@ def _engine() -> Check:
 
 
 def _kernels() -> Check:
-    return Check("kernels", "ok", f"auto takes {select_ops('auto').name}; known: {', '.join(TABLE)}")
+    device = choose_device("auto")
+    problems = "; ".join(f"{name}: {problem}" for name, problem in available(device).items() if problem)
+    chosen = f"auto takes {select_ops('auto', device).name}"
+    return Check("kernels", "ok", chosen + (f"; not here: {problems}" if problems else ""))
 
 
 def _demo_model() -> Check:

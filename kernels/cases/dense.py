@@ -7,7 +7,18 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .. import gated_delta, gated_delta_chunk, moe, moe_routing, quant_matmul, quant_weights, rms_norm, sampling, swiglu
+from .. import (
+    gated_delta,
+    gated_delta_chunk,
+    moe,
+    moe_routing,
+    quant_matmul,
+    quant_weights,
+    rms_norm,
+    sampling,
+    sequences,
+    swiglu,
+)
 from ..platform import Arch
 from ..twins import gated_delta as plain_delta
 from ..twins import moe as plain_moe
@@ -77,7 +88,7 @@ def _experts(make: Maker, small: bool, rows: int) -> Work:
 def _delta(make: Maker, small: bool, vector: bool, chunk: bool) -> Work:
     counts = ([1, 17] if small else [2048] * 4) if chunk else ([1, 2, 1] if small else [1] * 64)
     rows, heads, width = sum(counts), 1 if small else 32, 128
-    batch = gated_delta.sequences(counts, list(range(len(counts))), [5] * len(counts), 16, make.device)
+    batch = sequences.sequences(counts, list(range(len(counts))), [5] * len(counts), 16, make.device)
     q, k = (make.normal(rows, heads, width) for _ in range(2))
     k, v = functional.normalize(k, dim=-1), make.normal(rows, heads, width)
     decay = -functional.softplus(make.normal(rows, heads, *([width] if vector else []), dtype=torch.float32))

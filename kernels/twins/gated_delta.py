@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..gated_delta import Sequences
+from ..sequences import Sequences
 
 
 def gated_delta(

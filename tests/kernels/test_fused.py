@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import fused, reference
-from kernels.dispatch import FUSED, REFERENCE, select_ops
 from kernels.pages import Pages, Span, length_groups, plan_pages
 
 CPU = torch.device("cpu")
@@ -104,10 +103,3 @@ def test_groups_hold_everybody_once_and_pad_little(lengths: list[int], block_tok
 
 def test_nothing_is_grouped_of_nothing() -> None:
     assert length_groups([], 16) == []
-
-
-def test_the_table_is_explicit() -> None:
-    assert select_ops("auto") is FUSED
-    assert select_ops("reference") is REFERENCE
-    with pytest.raises(ValueError, match="known are"):
-        select_ops("other")

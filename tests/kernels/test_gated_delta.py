@@ -9,8 +9,9 @@ from torch.nn import functional
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-from kernels.gated_delta import Sequences, recurrent_gated_delta, sequences
+from kernels.gated_delta import recurrent_gated_delta
 from kernels.gated_delta_chunk import chunk_gated_delta
+from kernels.sequences import Sequences, sequences
 from kernels.twins import gated_delta as plain
 
 Draw = Callable[..., torch.Tensor]

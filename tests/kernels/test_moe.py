@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 pytest.importorskip("triton", reason="the kernels need triton")
 
 from kernels.moe import combine, grouped_gemm, token_block
-from kernels.moe_routing import Scoring, plan_groups, route
+from kernels.moe_routing import plan_groups, route
+from kernels.ops import Scoring
 from kernels.twins import moe as plain
 
 Draw = Callable[..., torch.Tensor]

@@ -1,0 +1,137 @@
+"""The operators as Triton kernels behind the port that models use: ``ops.Ops`` for CUDA and ROCm.
+
+This file only brings arguments into the form that each kernel wants. Products with dense weights stay with torch, whose
+vendor libraries are at the limit already.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from . import linear, moe, moe_routing, rms_norm, rope
+from .gated_delta import recurrent_gated_delta
+from .gated_delta_chunk import CHUNK, chunk_gated_delta
+from .ops import PLAIN, ExpertWeights, Ops, Style
+from .paged_decode import DecodeOptions, mla_decode, paged_decode
+from .paged_prefill import paged_prefill
+from .pages import Pages
+from .sequences import Sequences
+from .store_rows import store_rows
+from .swiglu import swiglu
+
+
+def turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """``ops.Ops.rope``: angles come by row, so no positions are needed."""
+    return rope.rope(x, None, *_by_row(cos, sin))
+
+
+def rope_store(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor,
+    pool: torch.Tensor, pages: Pages, start: int = 0,
+) -> torch.Tensor:  # fmt: skip
+    """``ops.RopeStore`` in one launch."""
+    keys, values = (pool, None) if value is None else (pool[:, :, 0], pool[:, :, 1])
+    return rope.rope_into_pages(query, key, value, None, *_by_row(cos, sin), keys, values, pages.slots, start=start)
+
+
+def store_kv(pool: torch.Tensor, kv: torch.Tensor, pages: Pages) -> None:
+    """``ops.Ops.store_kv``."""
+    store_rows(kv.flatten(1), pool.view(-1, pool[0, 0].numel()), pages.slots)
+
+
+def _by_row(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each pair's cosine and sine once, as views (rows, pairs): the second halves, where no sine is negated."""
+    pairs = cos.shape[-1] // 2
+    return cos[:, 0, pairs:], sin[:, 0, pairs:]
+
+
+def attention(query: torch.Tensor, pool: torch.Tensor, pages: Pages, style: Style = PLAIN) -> torch.Tensor:
+    """``ops.Attention``: one launch for all one-row spans, one for each run of longer ones."""
+    keys, values, scale = pool[:, :, 0], pool[:, :, 1], style.scale_of(query.shape[-1])
+    decodes = pages.decode_rows
+    options = DecodeOptions(window=style.window)
+    if decodes is not None and not pages.chunk_rows:
+        return paged_decode(
+            query[decodes.rows], keys, values, decodes.table, decodes.lengths, scale, style.sinks, options
+        )[0]
+    out = torch.empty_like(query)
+    if decodes is not None:
+        out[decodes.rows] = paged_decode(
+            query[decodes.rows], keys, values, decodes.table, decodes.lengths, scale, style.sinks, options
+        )[0]
+    for run in pages.chunk_rows:
+        paged_prefill(
+            query[run.rows], keys, values, run.table, run.starts, run.lengths, run.max_rows, scale, style.sinks,
+            style.window, out=out[run.rows],
+        )  # fmt: skip
+    return out
+
+
+def latent_attention(query: torch.Tensor, pool: torch.Tensor, pages: Pages, latent: int, scale: float) -> torch.Tensor:
+    """``ops.LatentAttention``. Chunks go through the general kernel, whose values are a view of the keys."""
+    out = query.new_empty((*query.shape[:2], latent))
+    decodes = pages.decode_rows
+    if decodes is not None:
+        width = query.shape[-1] - latent
+        rows = query[decodes.rows]
+        out[decodes.rows] = mla_decode(rows, pool, decodes.table, decodes.lengths, scale, width)[0]
+    for run in pages.chunk_rows:
+        values = pool[..., :latent]
+        paged_prefill(
+            query[run.rows], pool, values, run.table, run.starts, run.lengths, run.max_rows, scale, out=out[run.rows]
+        )
+    return out
+
+
+def make_experts(weights: ExpertWeights, dtype: torch.dtype, device: torch.device) -> StackedExperts:
+    """``ops.Ops.make_experts``."""
+    return StackedExperts(weights, dtype, device)
+
+
+class StackedExperts:
+    """Satisfies ``ops.Experts``: two grouped products over all experts at once and a weighted sum."""
+
+    def __init__(self, weights: ExpertWeights, dtype: torch.dtype, device: torch.device) -> None:
+        self._up, self._down = weights.up.to(device, dtype), weights.down.to(device, dtype)
+        self._up_bias, self._down_bias = (
+            None if bias is None else bias.to(device, dtype) for bias in (weights.up_bias, weights.down_bias)
+        )
+        self._act = weights.act
+
+    def __call__(self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        narrow, (experts, top_k) = x.to(self._up.dtype), (len(self._up), ids.shape[1])
+        groups = moe_routing.plan_groups(ids, experts, moe.token_block(narrow, top_k, experts))
+        inner = moe.grouped_gemm(narrow, self._up, groups, top_k)
+        if self._up_bias is not None:
+            inner += self._up_bias[ids.flatten()]
+        said = moe.grouped_gemm(self._act(inner), self._down, groups, 1)
+        if self._down_bias is not None:
+            said += self._down_bias[ids.flatten()]
+        return moe.combine(said, weights).to(x.dtype)
+
+
+def delta(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor,
+    states: torch.Tensor, batch: Sequences, scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """``ops.Delta``: token by token where every request has one row, else in chunks if blocks allow them."""
+    single = len(q) <= len(batch.slots)
+    form = recurrent_gated_delta if single or batch.block_tokens % CHUNK else chunk_gated_delta
+    return form(q, k, v, decay, beta, states, batch, scale)
+
+
+TRITON = Ops(
+    "triton",
+    make_linear=linear.make_linear,
+    rms_norm=rms_norm.rms_norm,
+    add_rms_norm=rms_norm.add_rms_norm,
+    rope=turn,
+    rope_store=rope_store,
+    swiglu=swiglu,
+    store_kv=store_kv,
+    attention=attention,
+    latent_attention=latent_attention,
+    route=moe_routing.route,
+    make_experts=make_experts,
+    delta=delta,
+)
