@@ -18,6 +18,8 @@ from energyopt.core.records import RequestRecord, StepRecord
 from .backlog import Turnover
 from .batch import CacheShape, Runner
 from .detokenize import CONTEXT_TOKENS, Detokenizer
+from .disagg.ports import Remote
+from .disagg.prompt import lent_prompt
 from .intake import Intake
 from .kv.configured import cache_for
 from .kv.ports import LowerTiers
@@ -38,7 +40,7 @@ class EngineFront:
 
     ``on_step`` and ``on_request`` are called on that thread, before the outputs they belong to are delivered. If one
     of them raises, the engine dies as it does when the runner raises: every pending request gets EngineDeadError.
-    ``close`` closes the runner and ``tiers`` too. Raises ConfigError for a cache configuration that does not fit the
+    ``close`` closes the runner, ``tiers`` and ``remote`` too. Raises ConfigError for a cache configuration that does not fit the
     runner's groups of layers.
     """
 
@@ -51,6 +53,7 @@ class EngineFront:
         max_model_len: int,
         clock: Clock,
         tiers: LowerTiers | None = None,
+        remote: Remote | None = None,
         on_step: Callable[[StepRecord], None] = ignore,
         on_request: Callable[[RequestRecord], None] = ignore,
     ) -> None:
@@ -60,7 +63,7 @@ class EngineFront:
         self._clock = clock
         turnover = Turnover()
         self._intake = Intake(config.max_num_queued_reqs, config.max_num_seqs, turnover.retry_after)
-        self._coordinator = cache_for(config, runner.cache, tiers)
+        self._coordinator = cache_for(config, runner.cache, tiers, remote)
         scheduler = Scheduler(config, self._coordinator, max_model_len=max_model_len, eos_ids=tokenizer.eos_ids)
         self._service = EngineService(scheduler, runner, self._intake, turnover, clock, Hooks(on_step, on_request))
         self._thread = threading.Thread(target=self._service.serve, name="engine", daemon=True)
@@ -89,6 +92,7 @@ class EngineFront:
             vocab_size=self._tokenizer.vocab_size,
             cache=self._cache,
         )
+        prompt = lent_prompt(prompt, params, self._cache)
         request = Request(request_id, tuple(prompt), params, self._clock.now(), session)
         context = request.prompt[-CONTEXT_TOKENS:]
         stream = Stream(request, Detokenizer(self._tokenizer, context=context, stops=params.stop))
@@ -117,9 +121,7 @@ class EngineFront:
     def stats(self) -> EngineStats:
         """Counters and gauges as of the last step, plus what was submitted since."""
         stats = self._service.stats
-        tiers = self._coordinator.tiers
-        counts = () if tiers is None else tiers.counts()
-        return replace(stats, waiting=stats.waiting + self._intake.num_new, tiers=counts)
+        return replace(stats, waiting=stats.waiting + self._intake.num_new, tiers=self._coordinator.counts())
 
     def close(self, timeout: float = 60.0) -> None:
         """Abort everything, end the thread, free the device. From a hook it only asks for that.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from energyopt.core.records import FinishReason, RequestRecord
 
+from .disagg.params import Offer
 from .request import TokenLogprobs
 
 
@@ -15,6 +16,7 @@ class Output:
 
     ``text`` may be empty while a stop string or a multi-byte character is incomplete. ``finish_reason`` and
     ``record`` are set on the last one only. ``logprobs`` has one entry per token id when they were asked for.
+    ``offer`` is on the last one of a prefill leg: where another engine finds the prompt's blocks.
     """
 
     request_id: str
@@ -23,3 +25,4 @@ class Output:
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
     record: RequestRecord | None = None
+    offer: Offer | None = None

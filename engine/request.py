@@ -13,6 +13,7 @@ from energyopt.core.errors import RequestError
 from energyopt.core.records import FinishReason, Phase
 from energyopt.core.units import Seconds
 
+from .disagg.params import Offer, Transfer
 from .structured.ports import Guide, GuideSpec
 
 
@@ -24,7 +25,7 @@ class SamplingParams:
     ``logit_bias`` holds pairs of token id and what is added to its logit. Before ``min_tokens`` nothing but a stop
     string or a completed guide ends the answer. ``guide`` is the form that the answer must have. A lower ``priority``
     is admitted earlier. ``timeout`` is how long after its arrival the request may still run. ``skip_special_tokens``
-    False leaves the names of special tokens in the text. Raises RequestError naming the OpenAI field when a value is
+    False leaves the names of special tokens in the text. ``transfer`` makes the request one leg of a hand-over. Raises RequestError naming the OpenAI field when a value is
     out of range.
     """
 
@@ -47,6 +48,7 @@ class SamplingParams:
     priority: int = 0
     timeout: Seconds | None = None
     skip_special_tokens: bool = True
+    transfer: Transfer | None = None
 
     def __post_init__(self) -> None:
         allowed: tuple[tuple[str, float, float, float], ...] = (
@@ -105,7 +107,8 @@ class KvNotes:
     ``covered`` tokens have their places, and ``quiet`` is the first position at which the cache has something to do
     after a step; both only save work. ``shared_boundary`` is where another prompt was seen to part from this one.
     ``tiers`` False keeps the request from asking lower tiers again, after a load that failed. ``seen`` says that the
-    tiers were told of it, ``answer`` is what they last answered.
+    tiers were told of it, ``answer`` is what they last answered. ``remote`` False: the blocks that another engine has
+    for it are used up, or did not come. ``offer`` is what another engine may fetch now that the request has ended.
     """
 
     covered: int = 0
@@ -116,6 +119,8 @@ class KvNotes:
     tiers: bool = True
     seen: bool = False
     answer: tuple[int, int, dict[tuple[int, int], str]] | None = None
+    remote: bool = True
+    offer: Offer | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -57,6 +57,8 @@ class Scheduler:
         self._loading: dict[str, tuple[Request, PrefixHit]] = {}
         self._asking: list[Request] = []
         self._hits: dict[str, Mapping[str, int]] = {}
+        self.lost: list[Request] = []
+        """Requests that another engine did not hand over whole, where the policy says to end them then."""
 
     @property
     def num_running(self) -> int:
@@ -84,6 +86,7 @@ class Scheduler:
         check_length(len(request.prompt), request.params.max_tokens, self._max_model_len)
         check_fits(len(request.prompt), request.params.max_tokens, self.cache.shape)
         self._waiting.push(request)
+        self.cache.handovers.accept(request)
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         """End a request now, wherever it stands; no effect if it has ended."""
@@ -91,6 +94,8 @@ class Scheduler:
             return
         if request.status is Status.RUNNING:
             self._running.remove(request)
+            if reason in (FinishReason.STOP, FinishReason.LENGTH):
+                self.cache.handovers.lend(request)
             self.cache.free(request)
         elif request.status is Status.LOADING:
             del self._loading[request.id]
@@ -99,6 +104,7 @@ class Scheduler:
             self._asking.remove(request)
         else:
             self._waiting.discard(request)
+        self.cache.handovers.used(request)
         request.status = Status.FINISHED
         request.finish_reason = reason
 
@@ -110,7 +116,7 @@ class Scheduler:
         self._plan_prefills(plan, prefills)
         self._plan_admissions(plan)
         if plan.empty:
-            if self.has_work and not (self.cache.busy or self._asking):
+            if self.has_work and not (self.cache.busy or self._asking or self.lost):
                 raise EngineError("The scheduler has requests but found nothing to compute.")
             return None
         return plan.batch(self.cache.take_copies())
@@ -150,6 +156,7 @@ class Scheduler:
     def _take_landed(self) -> None:
         """Requests whose load ended: they run on from what arrived, or wait once more and compute."""
         landed = self.cache.poll()
+        self.lost += landed.lost
         for request in landed.loaded:
             _, hit = self._loading.pop(request.id)
             self.cache.begin(request, hit)

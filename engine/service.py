@@ -79,6 +79,8 @@ class EngineService:
                     self._publish()  # copies that ended give blocks back without a step
                     if self._busy:
                         self._scheduler.cache.wait(_PATIENCE)
+                if self._scheduler.lost:
+                    self._end_lost()
                 self._intake.placed(running=self._scheduler.num_running, waiting=self._scheduler.num_waiting)
             self._take(self._intake.collect(block=False))
             self._abort(tuple(self._streams.values()))
@@ -97,6 +99,11 @@ class EngineService:
         """Serve nothing more: whoever still waits receives EngineDeadError. Any thread."""
         streams = self._intake.die(_death(message, cause))
         deliver((stream, _death(message, cause)) for stream in streams)
+
+    def _end_lost(self) -> None:
+        """End requests whose hand-over failed, where the policy says so."""
+        lost, self._scheduler.lost = self._scheduler.lost, []
+        self._end([self._streams[request.id] for request in lost if request.id in self._streams], FinishReason.ERROR)
 
     def _take(self, mail: Mail) -> None:
         for stream in mail.submitted:
@@ -132,7 +139,13 @@ class EngineService:
             request.finish_reason = FinishReason.STOP  # also when the same token exhausted max_tokens
         logprobs = (sampled.logprobs,) if sampled.logprobs is not None else ()
         return stream, Output(
-            request.id, text, (sampled.token,), logprobs, request.finish_reason, self._record(stream, at)
+            request.id,
+            text,
+            (sampled.token,),
+            logprobs,
+            request.finish_reason,
+            self._record(stream, at),
+            request.kv.offer,
         )
 
     def _abort(self, streams: Iterable[Stream]) -> None:

@@ -13,6 +13,8 @@ from enum import Enum, auto
 from energyopt.core.errors import ConfigError
 
 from ..batch import BlockCopy, CacheShape
+from ..disagg.bookkeeping import HandOvers
+from ..disagg.ports import REMOTE, Remote
 from ..request import NO_BLOCK, Request
 from .blocks import BlockPool
 from .hashing import BlockHasher
@@ -20,7 +22,7 @@ from .inflight import Incoming, InFlight, Landed
 from .keeper import Keeper
 from .layout import FullAttention, Layout
 from .lazy import LazyOffers
-from .ports import LowerTiers
+from .ports import LowerTiers, TierCounts
 from .prefix import DEVICE, NO_HIT, PrefixFinder, PrefixHit, name_tokens
 from .retention import Retention
 from .tables import covers, extend, held, missing, must_copy, tables_of
@@ -42,8 +44,8 @@ class KvCoordinator:
     Invariants between steps: a request's tables cover at least ``num_computed`` tokens as far as they are still read,
     and a block that can be found by its hash was computed by a step that has ended, or loaded whole. ``chunk_tokens``
     is the most that one step computes for a request. With ``lazy_stores`` blocks are offered to the tiers when they are
-    about to be evicted instead of when they are full. Raises ConfigError for an interval or a match unit that does not
-    fit the shape's groups.
+    about to be evicted instead of when they are full. ``remote`` are engines to which prompts are handed over. Raises
+    ConfigError for an interval or a match unit that does not fit the shape's groups.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class KvCoordinator:
         prefix_caching: bool = True,
         salt: bytes = b"",
         tiers: LowerTiers | None = None,
+        remote: Remote | None = None,
         retention_interval: int | None = None,
         match_tokens: int | None = None,
         speculative: bool = False,
@@ -68,6 +71,7 @@ class KvCoordinator:
         self.hit_tokens: Counter[str] = Counter()
         """Tokens taken from the cache by tier, re-admissions after preemption included."""
         self._inflight = InFlight(pool, tiers) if tiers is not None else None
+        self.handovers = HandOvers(pool, layout, remote, self.name)
         self._hasher = BlockHasher(layout.unit, salt=salt)
         self._finder = PrefixFinder(self.retention, pool, self._hasher, tiers, self._inflight)
         self._keeper = Keeper(
@@ -88,13 +92,13 @@ class KvCoordinator:
 
     @property
     def busy(self) -> bool:
-        """Whether a copy to or from a lower tier is under way."""
-        return self._inflight is not None and self._inflight.busy
+        """Whether a copy to or from a lower tier or another engine is under way, or blocks are lent."""
+        return self.handovers.busy or (self._inflight is not None and self._inflight.busy)
 
     @property
     def load_failures(self) -> int:
         """Loads that did not arrive whole, so that their requests had to compute."""
-        return self._inflight.failures if self._inflight is not None else 0
+        return self.handovers.failures + (self._inflight.failures if self._inflight is not None else 0)
 
     def name(self, request: Request) -> None:
         """Hash a new request's prompt ahead of ``lookup``: any thread, before the scheduler knows the request."""
@@ -103,6 +107,8 @@ class KvCoordinator:
 
     def lookup(self, request: Request) -> PrefixHit:
         """The longest cached prefix, at most ``num_tokens - 1``: one token is left for the logits."""
+        if (handed := self.handovers.hit(request)) is not None:
+            return handed
         return self._finder.find(request) if self.prefix_caching else NO_HIT
 
     def can_admit(self, request: Request, hit: PrefixHit, *, spare: int) -> bool:
@@ -132,6 +138,7 @@ class KvCoordinator:
             request.kv.shared_boundary = max(request.kv.shared_boundary, hit.known)
         if not hit.incoming:
             self.begin(request, hit)
+            self.handovers.used(request)
             return Admission.READY
         if self._load(request, hit, slots):
             return Admission.LOADING
@@ -205,18 +212,26 @@ class KvCoordinator:
             self._keeper.offers = []
 
     def poll(self) -> Landed:
-        """Loads that ended since the last call; ended stores give their blocks back."""
-        return self._inflight.poll() if self._inflight is not None else _NOTHING_LANDED
+        """Loads that ended since the last call; ended stores and leases give their blocks back."""
+        own = self._inflight.poll() if self._inflight is not None else _NOTHING_LANDED
+        return own.beside(self.handovers.poll())
 
     def wait(self, seconds: float) -> None:
         """Sleep until a lower tier has news, at most ``seconds``: for a step loop that has nothing else to do."""
         if self.tiers is not None:
             self.tiers.wait(seconds)
+        else:
+            self.handovers.wait(seconds)
+
+    def counts(self) -> tuple[TierCounts, ...]:
+        """Counters of the tiers, and of the hand-overs as one more. Any thread."""
+        return (*(self.tiers.counts() if self.tiers is not None else ()), *self.handovers.counts())
 
     def close(self) -> None:
-        """End what the tiers have running; idempotent."""
+        """End what the tiers and hand-overs have running; idempotent."""
         if self.tiers is not None:
             self.tiers.close()
+        self.handovers.close()
 
     def free(self, request: Request) -> None:
         """Take all blocks away, tail first; full ones stay cached until they are reused, copies keep theirs."""
@@ -231,6 +246,7 @@ class KvCoordinator:
         request.num_computed = request.kv.covered = 0
         if self._inflight is not None:
             self._inflight.abandon(request)
+        self.handovers.abandon(request)
 
     def reset(self, tier: str | None = None) -> int:
         """Forget every cached prefix of one tier, or of all; returns the number of names forgotten.
@@ -242,6 +258,7 @@ class KvCoordinator:
             forgotten += self.pool.reset()
             if self._inflight is not None:
                 self._inflight.forget()
+            self.handovers.forget()
         if tier != DEVICE and self.tiers is not None:
             forgotten += self.tiers.reset(tier)
         elif tier not in (None, DEVICE):
@@ -251,6 +268,7 @@ class KvCoordinator:
     def check_integrity(self, requests: Iterable[Request]) -> None:
         """Raise EngineError unless the pool's references are exactly the blocks of ``requests`` and of copies."""
         references = self._inflight.references() if self._inflight is not None else Counter[int]()
+        references.update(self.handovers.references())
         for request in requests:
             for table in tables_of(request):
                 references.update(block for block in table if block != NO_BLOCK)
@@ -270,6 +288,9 @@ class KvCoordinator:
         self._pinned.append(source)
 
     def _load(self, request: Request, hit: PrefixHit, slots: list[int]) -> bool:
+        if hit.incoming[0][2] == REMOTE:
+            self.handovers.load(request, hit, slots)
+            return True
         per_block = self.layout.units_per_block
         blocks = [
             Incoming(slot, request.block_hashes[(index + 1) * per_block[group] - 1], group, tier)

@@ -38,10 +38,17 @@ class _Load:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Requests whose load ended since the last look: ``loaded`` may run, ``failed`` must compute."""
+    """Requests whose load ended since the last look: ``loaded`` may run, ``failed`` must compute, ``lost`` must end."""
 
     loaded: tuple[Request, ...] = ()
     failed: tuple[Request, ...] = ()
+    lost: tuple[Request, ...] = ()
+
+    def beside(self, other: Landed) -> Landed:
+        """Both together."""
+        if other is _NONE_LANDED:
+            return self
+        return Landed(self.loaded + other.loaded, self.failed + other.failed, self.lost + other.lost)
 
 
 _NONE_LANDED = Landed()

@@ -11,6 +11,8 @@ from energyopt.core.config import EngineConfig, KvConfig
 from energyopt.core.records import Phase, StepRecord
 from energyopt.core.units import Bytes
 from engine.batch import Batch, CacheShape
+from engine.disagg.params import Transfer
+from engine.disagg.ports import Remote
 from engine.fake import FakeRunner
 from engine.kv.coordinator import KvCoordinator
 from engine.kv.layout import GroupSpec
@@ -37,6 +39,7 @@ class Rig:
         say: Sequence[int] | None = None,
         groups: tuple[GroupSpec, ...] = (),
         tiers: Callable[[FakeRunner], LowerTiers] | None = None,
+        remote: Callable[[FakeRunner], Remote] | None = None,
         retention_interval: int | None = 0,
         match_tokens: int | None = None,
         speculative: bool = False,
@@ -56,6 +59,7 @@ class Rig:
             shape,
             prefix_caching=prefix_caching,
             tiers=tiers(self.runner) if tiers else None,
+            remote=remote(self.runner) if remote else None,
             retention_interval=retention_interval,
             match_tokens=match_tokens,
             speculative=speculative,
@@ -74,9 +78,12 @@ class Rig:
         name: str | None = None,
         ignore_eos: bool = False,
         stop_token_ids: tuple[int, ...] = (),
+        transfer: Transfer | None = None,
     ) -> Request:
         """Queue a request that arrives now."""
-        params = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos, stop_token_ids=stop_token_ids)
+        params = SamplingParams(
+            max_tokens=max_tokens, ignore_eos=ignore_eos, stop_token_ids=stop_token_ids, transfer=transfer
+        )
         name = name or f"r{len(self.batches)}-{self.scheduler.num_waiting}-{self.clock.now()}"
         request = Request(name, tuple(prompt), params, self.clock.now())
         self.scheduler.add(request)
