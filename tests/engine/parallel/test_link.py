@@ -77,8 +77,8 @@ def test_a_row_beyond_a_slot_is_refused() -> None:
 def test_a_death_wakes_either_end(sends: bool) -> None:
     memory, sender, receiver = shared_ends()
     threading.Timer(0.1, memory.end).start()
-    until_full: Iterator[object] = (
-        map(sender.send, repeat(torch.ones(2, 3))) if sends else map(receiver.receive, repeat(torch.float32))
-    )
+    until_full: Iterator[object] = map(receiver.receive, repeat(torch.float32))
+    if sends:
+        until_full = map(sender.send, repeat(torch.ones(2, 3)))
     with pytest.raises(EngineError, match="gone"):
         deque(until_full, maxlen=0)
