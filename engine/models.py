@@ -18,11 +18,13 @@ from kernels.linear import fastest_cpu_dtype
 from .chat import ChatTemplate
 from .files import read_json
 from .memory import foreign_memory_errors
+from .model.decoder import Decoder
 from .model.gguf_file import GgufFile
 from .model.gguf_source import GgufSource
 from .model.hf_source import HfSource
-from .model.llama import Llama
+from .model.llama import load_llama
 from .model.source import WeightSource
+from .parallel.ports import Place
 from .ports import Tokenizer
 from .tokenizer import from_directory, from_gguf
 
@@ -46,7 +48,7 @@ class LoadedModel:
 
     name: str
     path: Path
-    model: Llama
+    model: Decoder
     tokenizer: Tokenizer
     chat: ChatTemplate | None
     max_model_len: int
@@ -54,21 +56,21 @@ class LoadedModel:
     device: torch.device
 
 
-def load_model(config: EngineConfig) -> LoadedModel:
-    """Find and load ``config.model``.
+def load_model(config: EngineConfig, place: Place | None = None, device: torch.device | None = None) -> LoadedModel:
+    """Find and load ``config.model``, or ``place``'s part of it, to ``device`` or to the one that ``config`` asks for.
 
-    Raises ModelNotFoundError, ModelFormatError or UnsupportedModelError; ConfigError for a device that is not here or
-    a context longer than the model's; OutOfMemoryError.
+    Raises ModelNotFoundError, ModelFormatError or UnsupportedModelError; ConfigError for a device that is not here, a
+    place that does not divide the model or a context longer than the model's; OutOfMemoryError.
     """
     path = resolve_model(config.model)
-    device = choose_device(config.device)
+    device = device or choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
     threads = usable_threads(config)
     torch.set_num_threads(threads)
     source, tokenizer, chat = _open(path)
     max_model_len = _context(config, source.spec.context)
     with foreign_memory_errors(f"The weights of {config.model}"), torch.inference_mode():
-        model = Llama(source, select_ops(config.kernels), dtype, device, threads)
+        model = load_llama(source, select_ops(config.kernels), dtype, device, threads, place)
     name = config.served_model_name or config.model
     return LoadedModel(name, path, model, tokenizer, chat, max_model_len, dtype, device)
 

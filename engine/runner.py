@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from itertools import accumulate
 
 import numpy as np
@@ -15,7 +17,7 @@ from kernels.pages import Pages, Span, plan_pages
 
 from .batch import Batch, CacheShape, StepResult
 from .memory import available_bytes, foreign_memory_errors
-from .model.spec import LlamaSpec
+from .model.step import Keeps
 from .models import LoadedModel, usable_threads
 from .sampler import Sampler
 
@@ -27,7 +29,7 @@ _GPU_SHARE = 0.85
 
 
 class TorchRunner:
-    """Owns the KV pool: one tensor (layers, blocks, block_tokens, 2, kv_heads, head_dim).
+    """Owns the KV pool: one tensor (layers, blocks, block_tokens, *what a layer keeps of a token).
 
     It trusts the block ids it is given; two requests may share a block as long as neither writes it. Called from one
     thread.
@@ -74,13 +76,25 @@ class TorchRunner:
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Compute the batch; logits (items that sample, vocab), float32, for the token after each of them."""
+        return self.head(batch, self.stage(batch))
+
+    def stage(self, batch: Batch, hidden: torch.Tensor | None = None) -> torch.Tensor:
+        """Compute this pipeline stage; hidden states (rows, hidden) behind it from those before it.
+
+        The first stage takes none: it embeds the batch's tokens.
+        """
         pool = self.pool
         self._use_threads()
         with torch.inference_mode(), foreign_memory_errors(f"A step of {batch.num_tokens} tokens"):
             for copy in batch.copies:
                 pool[:, copy.target] = pool[:, copy.source]
             tokens, positions, pages = self._inputs(batch)
-            hidden = self._model.forward(tokens, positions, pages, pool)
+            hidden = self._model.embed(tokens) if hidden is None else hidden
+            return self._model.forward(hidden, positions, pages, pool.unbind())
+
+    def head(self, batch: Batch, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits of the items that sample, from the hidden states behind the last stage."""
+        with torch.inference_mode(), foreign_memory_errors(f"Logits of {batch.num_tokens} tokens"):
             return self._model.logits(self._last_rows(batch, hidden))
 
     def close(self) -> None:
@@ -124,7 +138,7 @@ def cache_shape(loaded: LoadedModel, config: EngineConfig) -> CacheShape:
     Raises ConfigError if that is not one block.
     """
     block_tokens = config.kv.block_tokens
-    block_bytes = kv_bytes_per_token(loaded.model.spec, loaded.dtype) * block_tokens
+    block_bytes = kv_bytes_per_token(loaded.model.keeps, loaded.dtype) * block_tokens
     if config.kv.memory_bytes is not None:
         blocks = config.kv.memory_bytes // block_bytes
     else:
@@ -142,8 +156,8 @@ def allocate_pool(loaded: LoadedModel, cache: CacheShape) -> torch.Tensor:
     Raises OutOfMemoryError. On a CPU pages are taken when first written, so a large pool costs no time at start; that
     it would not fit is therefore checked here.
     """
-    spec = loaded.model.spec
-    shape = (spec.layers, cache.num_blocks, cache.block_tokens, 2, spec.kv_heads, spec.head_dim)
+    keeps = loaded.model.keeps
+    shape = (len(keeps), cache.num_blocks, cache.block_tokens, *keeps[0].token)
     size = cache.num_blocks * cache.bytes_per_block
     what = f"A KV pool of {cache.num_blocks} blocks ({size} bytes)"
     with foreign_memory_errors(what):
@@ -154,9 +168,9 @@ def allocate_pool(loaded: LoadedModel, cache: CacheShape) -> torch.Tensor:
         return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(loaded.dtype).view(shape)
 
 
-def kv_bytes_per_token(spec: LlamaSpec, dtype: torch.dtype) -> int:
-    """Keys and values of all layers."""
-    return 2 * spec.layers * spec.kv_rows * dtype.itemsize
+def kv_bytes_per_token(keeps: Iterable[Keeps], dtype: torch.dtype) -> int:
+    """What all layers of this rank keep of one token."""
+    return sum(math.prod(layer.token) for layer in keeps) * dtype.itemsize
 
 
 def device_identity(device: torch.device) -> str:

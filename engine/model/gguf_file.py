@@ -103,13 +103,16 @@ class GgufFile:
             )
         return TensorInfo(shape, kind, offset, size)
 
-    def load(self, name: str) -> npt.NDArray[np.float32]:
-        """The tensor dequantized to float32. Raises ModelFormatError if absent, UnsupportedModelError if unknown."""
+    def load(self, name: str, part: slice = slice(None)) -> npt.NDArray[np.float32]:
+        """``part`` of the tensor's rows, dequantized to float32.
+
+        Raises ModelFormatError if the tensor is absent, UnsupportedModelError if its type is unknown.
+        """
         info = self.tensors.get(name)
         if info is None:
             raise ModelFormatError(f"{self.path} has no tensor {_shown(name)}.")
         raw = np.frombuffer(self._map, dtype=np.uint8, count=info.size, offset=info.offset)
-        rows = raw.reshape(*info.shape[:-1], -1)
+        rows = raw.reshape(*info.shape[:-1], -1)[part] if len(info.shape) > 1 else raw
         try:
             values = gguf.quants.dequantize(rows, info.kind)
         except NotImplementedError as error:
@@ -117,7 +120,8 @@ class GgufFile:
                 f"{self.path}: tensor {_shown(name)} is {info.kind.name}, which is not known."
             ) from error
         # A copy where nothing was dequantized: the map is read-only, which torch does not know.
-        return np.array(values, dtype=np.float32, copy=None if values.flags.writeable else True).reshape(info.shape)
+        whole = np.array(values, dtype=np.float32, copy=None if values.flags.writeable else True)
+        return whole.reshape(-1, *info.shape[1:]) if len(info.shape) > 1 else whole[part]
 
 
 def _shown(name: str) -> str:

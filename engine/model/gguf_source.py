@@ -10,6 +10,7 @@ import torch
 from energyopt.core.errors import ModelFormatError, UnsupportedModelError
 
 from .gguf_file import GgufFile
+from .source import WHOLE, Part
 from .spec import LlamaSpec, RopeScaling
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
@@ -39,17 +40,17 @@ class GgufSource:
         self._file = file
         self.spec = read_spec(file)
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    def tensor(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
+        """Whole rows of ``part`` are dequantized, and its columns cut from them: rows are what the format divides."""
         own = gguf_name(name)
         info = self._file.tensors.get(own)
         if info is not None and info.shape != shape:
             raise ModelFormatError(f"{self._file.path}: tensor {own!r} has shape {info.shape}, expected {shape}.")
-        values = torch.from_numpy(self._file.load(own))
-        if ".attn_q." in own:
-            return unpermute(values, self.spec.heads)
-        if ".attn_k." in own:
-            return unpermute(values, self.spec.kv_heads)
-        return values
+        rows = part[0] if part else slice(None)
+        values = torch.from_numpy(self._file.load(own, rows))
+        if ".attn_q." in own or ".attn_k." in own:
+            values = unpermute(values, len(values) // self.spec.head_dim)
+        return values[(slice(None), *part[1:])] if len(part) > 1 else values
 
 
 def gguf_name(name: str) -> str:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from energyopt.core.errors import ModelFormatError, UnsupportedModelError
 
 from ..files import inside, read_json
+from .source import WHOLE, Part
 from .spec import LlamaSpec, RopeScaling
 
 _ARCHITECTURE = "LlamaForCausalLM"
@@ -26,17 +27,18 @@ class HfSource:
         self._directory = directory
         self.spec = read_spec(directory, "lm_head.weight" in self._files)
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    def tensor(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
         path = self._files.get(name)
         if path is None:
             raise ModelFormatError(f"{self._directory} has no tensor {name!r}.")
         try:
             with safe_open(path, framework="pt") as file:
-                value: torch.Tensor = file.get_tensor(name)
+                lazy = file.get_slice(name)
+                if (found := tuple(lazy.get_shape())) != shape:
+                    raise ModelFormatError(f"{path}: tensor {name!r} has shape {found}, expected {shape}.")
+                value: torch.Tensor = lazy[part] if part else file.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise ModelFormatError(f"{path}: tensor {name!r} cannot be read: {error}.") from error
-        if tuple(value.shape) != shape:
-            raise ModelFormatError(f"{path}: tensor {name!r} has shape {tuple(value.shape)}, expected {shape}.")
         if value.dtype not in _FLOATS:
             raise UnsupportedModelError(
                 f"{path}: tensor {name!r} is {value.dtype}; supported are floats of 2 or 4 bytes."

@@ -11,6 +11,11 @@ import torch
 
 from .spec import LlamaSpec
 
+Part = tuple[slice, ...]
+"""A piece of a tensor by dimension, steps of 1; dimensions that are not named are whole."""
+
+WHOLE: Part = ()
+
 
 class WeightSource(Protocol):
     """A model on disk. Thread-safe: several threads may load tensors at once."""
@@ -18,8 +23,9 @@ class WeightSource(Protocol):
     @property
     def spec(self) -> LlamaSpec: ...
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """The tensor on the CPU, float32, float16 or bfloat16.
+    def tensor(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
+        """The ``part`` of a tensor of ``shape``, on the CPU, float32, float16 or bfloat16; only that part is read
+        where the file's format allows.
 
         Raises ModelFormatError naming file and tensor if it is missing, misshapen or unreadable.
         """

@@ -1,0 +1,95 @@
+"""A stack of layers between an embedding and an output projection: what all families are.
+
+Tensors in, tensors out: requests and blocks are the runner's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from energyopt.core.errors import ConfigError
+from kernels.pages import Pages
+
+from .layers.embedding import load_ends
+from .layers.loader import Loader
+from .layers.rotary import Rotary
+from .spec import LlamaSpec
+from .step import Keeps, Layer, Step
+
+
+class Decoder:
+    """A model, or one pipeline stage of it, on one rank. ``dtype`` is that of the weights and of the KV pool."""
+
+    def __init__(
+        self, spec: LlamaSpec, load: Loader, make_layer: Callable[[int], Layer], rotary: Rotary, threads: int
+    ) -> None:
+        self.spec = spec
+        self.dtype = load.dtype
+        self.device = load.device
+        self.activations = load.activations
+        self.place = load.place
+        self.layers = layers = stage_layers(spec.layers, load)
+        self._rotary = rotary
+        self._ops = load.ops
+        for index in layers:  # a false number of layers must end here, not after as many tasks
+            load.norm(f"model.layers.{index}.input_layernorm", spec.hidden)
+        with ThreadPoolExecutor(threads, thread_name_prefix="load-weights") as pool:
+            ends = pool.submit(
+                load_ends, load, spec.vocab, spec.hidden, first=self.is_first, last=self.is_last, tied=spec.tied
+            )
+            self._layers: list[Layer] = list(pool.map(make_layer, layers))
+            self._embedding, self._head = ends.result()
+        self._norm = load.norm("model.norm", spec.hidden) if self.is_last else None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this stage embeds."""
+        return self.layers.start == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this stage makes logits."""
+        return self.layers.stop == self.spec.layers
+
+    @property
+    def keeps(self) -> tuple[Keeps, ...]:
+        """What each layer of this stage keeps of every token."""
+        return tuple(layer.keeps for layer in self._layers)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Hidden states (rows, hidden) of ``tokens`` (rows,). Only the first stage can."""
+        assert self._embedding is not None, "only the first stage embeds"
+        return self._embedding(tokens)
+
+    def forward(
+        self, hidden: torch.Tensor, positions: torch.Tensor, pages: Pages, pools: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """Hidden states (rows, hidden) behind this stage's layers; ``hidden`` may be overwritten.
+
+        ``positions`` (rows,). What the layers keep of the rows is written to ``pools``, one a layer of this stage, each
+        (blocks, block_tokens, *keeps).
+        """
+        step = Step(self._rotary(positions), pages)
+        for layer, pool in zip(self._layers, pools, strict=True):
+            hidden = layer(hidden, step, pool)
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Next-token logits (rows, vocab), float32, of ``hidden`` (rows, hidden); there may be no row. Only the last
+        stage can."""
+        assert self._norm is not None, "only the last stage makes logits"
+        assert self._head is not None
+        if not len(hidden):
+            return torch.empty((0, self.spec.vocab), device=self.device)
+        return self._head(self._ops.rms_norm(hidden, self._norm, self.spec.eps))
+
+
+def stage_layers(layers: int, load: Loader) -> range:
+    """The layers of this rank's pipeline stage. Raises ConfigError for layers that the model lacks."""
+    mine = range(layers) if load.place.layers is None else load.place.layers
+    if not 0 <= mine.start < mine.stop <= layers or mine.step != 1:
+        raise ConfigError(f"A pipeline stage of layers {mine.start} to {mine.stop} is not allowed: there are {layers}.")
+    return mine

@@ -1,0 +1,75 @@
+"""Brings weights from a source to the device: the part of them that is this rank's, in the form that computes fastest.
+
+A product's *outputs* are split over the tensor ranks by naming ranges of its rows; a product whose *inputs* are split
+gives parts of a sum, which ``Place.tensor.all_reduce`` completes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from engine.parallel.ports import Place
+from kernels.dispatch import Ops
+from kernels.linear import Linear
+
+from ..source import WHOLE, Part, WeightSource
+from .split import span
+
+
+class Loader:
+    """Asks the source for each weight by name and shape; used by several threads at once.
+
+    ``dtype`` is that of the weights and of the KV pool. Activations, and with them norms, are float32 on a CPU,
+    whatever the weights are; on a GPU they have the weights' type. Raises what ``WeightSource.tensor`` raises.
+    """
+
+    def __init__(
+        self, source: WeightSource, ops: Ops, dtype: torch.dtype, device: torch.device, place: Place | None = None
+    ) -> None:
+        self.ops = ops
+        self.dtype = dtype
+        self.device = device
+        self.activations = torch.float32 if device.type == "cpu" else dtype
+        self.place = place or Place()
+        self._source = source
+
+    def raw(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
+        """The tensor as the source has it."""
+        return self._source.tensor(name, shape, part)
+
+    def table(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
+        """A tensor in the weights' type."""
+        return self.raw(name, shape, part).to(self.device, self.dtype)
+
+    def vector(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
+        """A small tensor in the activations' type."""
+        return self.raw(name, shape, part).to(self.device, self.activations)
+
+    def norm(self, name: str, width: int) -> torch.Tensor:
+        """The weight of a norm over ``width`` columns."""
+        return self.vector(name + ".weight", (width,))
+
+    def outputs(self, prefix: str, parts: Mapping[str, tuple[int, range]], width: int, *, bias: bool = False) -> Linear:
+        """One product out of several that read the same ``width`` inputs.
+
+        ``parts`` maps each one's name to all of its rows and to those that are wanted, in the order of the result.
+        """
+        weights = [
+            self.raw(f"{prefix}{name}.weight", (rows, width), (span(wanted),)) for name, (rows, wanted) in parts.items()
+        ]
+        if not bias:
+            return self.make(torch.cat(weights), None)
+        biases = [self.raw(f"{prefix}{name}.bias", (rows,), (span(wanted),)) for name, (rows, wanted) in parts.items()]
+        return self.make(torch.cat(weights), torch.cat(biases))
+
+    def inputs(self, name: str, rows: int, width: int, wanted: range, *, bias: bool = False) -> Linear:
+        """A product over the ``wanted`` ones of ``width`` inputs; the first tensor rank adds the bias."""
+        weight = self.raw(name + ".weight", (rows, width), (slice(None), span(wanted)))
+        first = self.place.tensor.rank == 0
+        return self.make(weight, self.raw(name + ".bias", (rows,)) if bias and first else None)
+
+    def make(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """A product with ``weight`` (out, in)."""
+        return self.ops.make_linear(weight, bias, self.dtype, self.device)

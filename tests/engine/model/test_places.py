@@ -1,0 +1,143 @@
+"""A model in parts: tensor ranks and pipeline stages give the logits of the whole, and load no more than their part."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from energyopt.core.clock import FakeClock
+from energyopt.core.config import EngineConfig
+from energyopt.core.errors import ConfigError
+from engine.batch import Batch, ScheduledRequest
+from engine.model.source import WHOLE, Part
+from engine.models import load_model
+from engine.parallel.ports import Place
+from engine.request import Request, SamplingParams
+from engine.runner import TorchRunner
+
+PROMPTS = ([5, 6, 7, 8, 9, 10, 11], [99] * 21, [3])
+
+
+class Threads:
+    """One rank of several that are threads of this process. Satisfies ``Collective``."""
+
+    def __init__(self, rank: int, shared: list[Any], barrier: threading.Barrier) -> None:
+        self.rank = rank
+        self.size = len(shared)
+        self._shared = shared
+        self._barrier = barrier
+
+    def all_gather(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
+        self._shared[self.rank] = part
+        self._barrier.wait(60)
+        parts = [one.clone() for one in self._shared]
+        self._barrier.wait(60)
+        assert len({one.shape for one in parts}) == 1
+        return parts
+
+    def all_reduce(self, part: torch.Tensor) -> torch.Tensor:
+        return torch.stack(list(self.all_gather(part))).sum(0)
+
+
+def in_ranks(size: int, work: Callable[[Threads], torch.Tensor]) -> list[torch.Tensor]:
+    shared: list[Any] = [None] * size
+    barrier = threading.Barrier(size)
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(work, [Threads(rank, shared, barrier) for rank in range(size)]))
+
+
+def batch() -> Batch:
+    items = []
+    for number, prompt in enumerate(PROMPTS):
+        request = Request(f"r{number}", tuple(prompt), SamplingParams(), FakeClock().now())
+        request.block_ids = [8 * number + i for i in range(-(-len(prompt) // 4))]
+        items.append(ScheduledRequest(request, 0, len(prompt), True))
+    return Batch(tuple(items[::-1]))  # the prompt of one token decodes, so it stands first
+
+
+@pytest.fixture(scope="module", params=[{}, {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}])
+def config(
+    request: pytest.FixtureRequest,
+    tiny_config: EngineConfig,
+    tiny_saver: Callable[..., Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> EngineConfig:
+    directory = tmp_path_factory.mktemp("split")
+    tiny_saver(directory, vocab_size=257, **request.param)
+    return tiny_config.model_copy(update={"model": str(directory)})
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_tensor_ranks_give_the_logits_of_one(config: EngineConfig, size: int) -> None:
+    whole = TorchRunner(load_model(config), config, FakeClock()).logits(batch())
+
+    def logits(ranks: Threads) -> torch.Tensor:
+        loaded = load_model(config, Place(tensor=ranks))
+        assert loaded.model.keeps[0].token == (2, 1, 16)
+        return TorchRunner(loaded, config, FakeClock()).logits(batch())
+
+    parts = in_ranks(size, logits)
+    assert all(torch.equal(part, parts[0]) for part in parts)
+    assert parts[0].shape == whole.shape
+    assert (parts[0] - whole).abs().max() < 1e-4
+
+
+def test_pipeline_stages_give_the_very_logits_of_one(config: EngineConfig) -> None:
+    whole = TorchRunner(load_model(config), config, FakeClock()).logits(batch())
+    first, last = (
+        TorchRunner(load_model(config, Place(layers=part)), config, FakeClock()) for part in (range(1), range(1, 2))
+    )
+    assert len(first.pool) == len(last.pool) == 1
+    assert torch.equal(last.head(batch(), last.stage(batch(), first.stage(batch()))), whole)
+
+
+def test_a_rank_reads_its_part_of_the_weights(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def elements(place: Place) -> int:
+        source, seen = loaded_source(config.model), list[int]()
+
+        def counted(name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
+            value: torch.Tensor = read(name, shape, part)
+            if len(shape) == 2:
+                seen.append(value.numel())
+            return value
+
+        read = source.tensor
+        monkeypatch.setattr(type(source), "tensor", lambda self, *args: counted(*args))
+        try:
+            load_model(config, place)
+        finally:
+            monkeypatch.undo()
+        return sum(seen)
+
+    whole = elements(Place())
+    halves = [elements(Place(tensor=Threads(rank, [None] * 2, threading.Barrier(2)))) for rank in range(2)]
+    assert sum(halves) == whole
+    assert max(halves) <= whole // 2 + 2 * 64  # vocabulary of odd size
+    assert sum(elements(Place(layers=part)) for part in (range(1), range(1, 2))) == whole + tied_table(config)
+
+
+def loaded_source(path: str) -> Any:
+    from engine.model.hf_source import HfSource
+
+    return HfSource(Path(path))
+
+
+def tied_table(config: EngineConfig) -> int:
+    """Both end stages need a tied table."""
+    return 257 * 64 if loaded_source(config.model).spec.tied else 0
+
+
+@pytest.mark.parametrize(
+    "place",
+    [Place(tensor=Threads(0, [None] * 3, threading.Barrier(3))), Place(layers=range(1, 3)), Place(layers=range(0))],
+    ids=["heads", "layers", "none"],
+)
+def test_a_place_that_does_not_divide_the_model_is_refused(tiny_config: EngineConfig, place: Place) -> None:
+    with pytest.raises(ConfigError, match="is not allowed"):
+        load_model(tiny_config, place)
