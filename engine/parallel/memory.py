@@ -41,6 +41,7 @@ class SharedMemory:
 
     def __init__(self, fd: int, size: int) -> None:
         self.fd = fd
+        self.size = size
         self._map = mmap.mmap(fd, size)
         self._words = memoryview(self._map)[:PAGE].cast("q")
         self._beats = memoryview(self._map)[:PAGE].cast("d")
