@@ -7,7 +7,7 @@ from fastapi import Depends, FastAPI
 from .auth import require_key, require_operator
 from .errors import install_handlers
 from .middleware import BodyLimitMiddleware, LastNetMiddleware, RequestIdMiddleware
-from .routes import attribution, cache, chat, completions, health, metrics, models
+from .routes import attribution, cache, chat, completions, health, metrics, models, tokens
 from .services import Services
 
 
@@ -21,7 +21,7 @@ def create_app(services: Services) -> FastAPI:
     app = FastAPI(title="energyopt", version=services.version, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.services = services
     install_handlers(app)
-    for module in (attribution, chat, completions, models):
+    for module in (attribution, chat, completions, models, tokens):
         app.include_router(module.router, dependencies=[Depends(require_key)])
     app.include_router(cache.router, dependencies=[Depends(require_operator)])
     for module in (health, metrics):

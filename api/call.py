@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from energyopt.core.errors import PromptTooLongError, RequestError
+from energyopt.core.units import Seconds
 from engine.request import SamplingParams
 
 from .errors import UnknownModelError
@@ -19,18 +21,26 @@ from .services import Services
 SESSION_HEADERS = ("x-session-id", "x-correlation-id", "x-session-affinity")
 """Where clients put a session when it is not in the body; the first one present counts."""
 
+TIMEOUT_HEADER = "x-request-timeout"
+"""Seconds that a client gives its request, where the body says nothing."""
+
+_NUMBER = re.compile(r"[0-9]{1,7}(\.[0-9]{0,9})?")
 _OFF_LOOP_BYTES = 16 * 2**10
 """Bodies above this are rendered and tokenized on a thread: about a millisecond of work, less than a decode step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One engine request. ``first`` marks the first choice of its prompt, which counts the prompt in the usage."""
+    """One engine request. ``first`` marks the first choice of its prompt, which counts the prompt in the usage.
+
+    ``echo`` is text that the reply repeats before the answer.
+    """
 
     request_id: str
     prompt: Sequence[int]
     params: SamplingParams
     first: bool
+    echo: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,7 @@ def session_of(body: GenerationBody, headers: Mapping[str, str]) -> str | None:
     return next((headers[name][:256] for name in SESSION_HEADERS if headers.get(name)), None)
 
 
-def encoded(services: Services, text: str) -> list[int]:
+def encoded(services: Services, text: str, *, special: bool = True) -> list[int]:
     """Tokens of a prompt. Raises PromptTooLongError for one that cannot fit, before seconds go into tokenizing it."""
     least = services.tokenizer.at_least(text)
     if least > services.max_model_len:
@@ -73,7 +83,20 @@ def encoded(services: Services, text: str) -> list[int]:
             f"{services.max_model_len}.",
             param="prompt",
         )
-    return services.tokenizer.encode(text)
+    return services.tokenizer.encode(text, special=special)
+
+
+def timeout_of(body: GenerationBody, headers: Mapping[str, str]) -> Seconds | None:
+    """The time that the client gives this request. Raises RequestError for a header that is not a number."""
+    if body.timeout is not None:
+        return Seconds(body.timeout)
+    given = headers.get(TIMEOUT_HEADER)
+    if not given:
+        return None
+    if not _NUMBER.fullmatch(given):
+        message = f"The header {TIMEOUT_HEADER} is {given[:40]!r}: it must be a number of seconds."
+        raise RequestError(message, param=TIMEOUT_HEADER)
+    return Seconds(float(given))
 
 
 async def tokenized(raw_bytes: int, encode: Callable[[], list[list[int]]]) -> list[list[int]]:
@@ -90,8 +113,12 @@ def plan(
     headers: Mapping[str, str],
     max_tokens: Callable[[Sequence[int]], int],
     logprobs: int | None,
+    echoes: Sequence[str] = (),
 ) -> Call:
-    """One job per prompt and choice. Raises RequestError or UnknownModelError; nothing is submitted yet."""
+    """One job per prompt and choice. Raises RequestError or UnknownModelError; nothing is submitted yet.
+
+    ``echoes`` are texts to repeat before the answers, one for each prompt, or none at all.
+    """
     model = served_model(services, body.model)
     n = body.n or 1
     if n * len(prompts) > services.limits.max_choices:
@@ -100,11 +127,12 @@ def plan(
     call_id = f"{prefix}-{uuid.uuid4().hex}"
     single = n * len(prompts) == 1
     jobs: list[Job] = []
-    for prompt in prompts:
+    timeout = timeout_of(body, headers)
+    for prompt, echo in zip(prompts, echoes or ("",) * len(prompts), strict=True):
         for choice in range(n):
             request_id = call_id if single else f"{call_id}-{len(jobs)}"
-            params = sampling(services, body, max_tokens(prompt), logprobs, choice)
-            jobs.append(Job(request_id, prompt, params, first=choice == 0))
+            params = replace(sampling(services, body, max_tokens(prompt), logprobs, choice), timeout=timeout)
+            jobs.append(Job(request_id, prompt, params, first=choice == 0, echo=echo))
     options = body.stream_options
     return Call(
         id=call_id,
@@ -128,6 +156,9 @@ def sampling(
         "presence_penalty": body.presence_penalty,
         "frequency_penalty": body.frequency_penalty,
         "repetition_penalty": body.repetition_penalty,
+        "min_tokens": body.min_tokens,
+        "priority": body.priority,
+        "skip_special_tokens": body.skip_special_tokens,
     }
     return SamplingParams(
         max_tokens=max_tokens,
@@ -137,6 +168,7 @@ def sampling(
         stop_token_ids=tuple(body.stop_token_ids or ()),
         logprobs=logprobs,
         ignore_eos=bool(body.ignore_eos),
+        logit_bias=body.biases(),
         **{name: value for name, value in given.items() if value is not None},
     )
 

@@ -30,6 +30,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from energyopt.core.errors import (
+    DeadlineError,
     EnergyoptError,
     EngineDeadError,
     NotFoundError,
@@ -83,6 +84,7 @@ _CODES: dict[type[Exception], str] = {
     BodyTooLargeError: "request_too_large",
     UnauthorizedError: "invalid_api_key",
     UnknownModelError: "model_not_found",
+    DeadlineError: "deadline_exceeded",
     OverloadedError: "overloaded",
     EngineDeadError: "engine_unavailable",
     RequestError: "invalid_value",

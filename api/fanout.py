@@ -9,7 +9,7 @@ from typing import TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from energyopt.core.errors import EngineDeadError, EngineError
+from energyopt.core.errors import DeadlineError, EngineDeadError, EngineError
 from energyopt.core.records import FinishReason
 from engine.output import Output
 from engine.ports import ServingEngine
@@ -67,18 +67,25 @@ async def _pump(engine: ServingEngine, call: Call, index: int, queue: asyncio.Qu
 
 
 async def _checked(engine: ServingEngine, call: Call, job: Job) -> AsyncGenerator[Output]:
-    """Outputs of one job; one that ended without a reply raises instead."""
+    """Outputs of one job; one that ended without a reply raises instead.
+
+    What came before a deadline is a reply, which says that it is not complete.
+    """
     outputs: AsyncIterator[Output] = engine.generate(
         job.prompt, job.params, request_id=job.request_id, session=call.session
     )
-    ended = False
+    ended = begun = False
     try:
         async for output in outputs:
+            begun = begun or bool(output.token_ids)
             ended = output.finish_reason is not None
             if output.finish_reason is FinishReason.ABORT:
                 raise EngineDeadError("The server ended this request before it was complete; it can be sent again.")
             if output.finish_reason is FinishReason.ERROR:
                 raise EngineError("The engine failed while it computed this request.")
+            if output.finish_reason is FinishReason.DEADLINE and not begun:
+                limit = job.params.timeout
+                raise DeadlineError(f"The request had no token within its time limit of {limit:g} s.")
             yield output
         if not ended:
             raise EngineError("The engine ended this request without a result.")

@@ -6,6 +6,7 @@ send it. Ranges of sampling values are checked by ``SamplingParams``, in one pla
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,6 +17,7 @@ from energyopt.core.errors import RequestError
 from .fields import refuse_unknown
 
 _SHOWN = 60
+_ID = re.compile("[0-9]{1,9}")
 
 
 class StreamOptions(BaseModel):
@@ -28,7 +30,10 @@ class StreamOptions(BaseModel):
 
 
 class GenerationBody(BaseModel):
-    """Fields that chat and plain completions share."""
+    """Fields that chat and plain completions share.
+
+    A lower ``priority`` is admitted earlier, as in vLLM. ``timeout`` is ours: seconds after which the answer ends.
+    """
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -48,25 +53,44 @@ class GenerationBody(BaseModel):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    logit_bias: dict[str, float] | None = Field(None, max_length=1024)
+    skip_special_tokens: bool | None = None
+    priority: int | None = None
+    timeout: float | None = None
     session_id: str | None = Field(None, max_length=256)
 
+    def biases(self) -> tuple[tuple[int, float], ...]:
+        """``logit_bias`` as pairs. Raises RequestError for a key that is not a token id."""
+        given = self.logit_bias or {}
+        wrong = next((key for key in given if not _ID.fullmatch(key)), None)
+        if wrong is not None:
+            raise RequestError(f"logit_bias holds the key {wrong[:40]!r}: keys are token ids.", param="logit_bias")
+        return tuple((int(key), bias) for key, bias in given.items())
 
-BodyT = TypeVar("BodyT", bound=GenerationBody)
+
+BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
 def parse_body(raw: bytes, schema: type[BodyT]) -> BodyT:
     """A checked body. Raises RequestError (bad JSON, wrong type), UnknownFieldError or UnsupportedFieldError."""
+    body = decoded_json(raw)
+    refuse_unknown(body, schema.model_fields)
+    try:
+        return schema.model_validate(body)
+    except ValidationError as error:
+        raise _first(error) from error
+
+
+def decoded_json(raw: bytes) -> dict[str, object]:
+    """A body as an object. Raises RequestError for anything else."""
     try:
         body = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
         raise RequestError(f"The request body is not valid JSON: {error}.") from error
     if not isinstance(body, dict):
         raise RequestError(f"The request body must be a JSON object, not {_kind(body)}.")
-    refuse_unknown(body, schema.model_fields)
-    try:
-        return schema.model_validate(body)
-    except ValidationError as error:
-        raise _first(error) from error
+    return body
 
 
 def _first(error: ValidationError) -> RequestError:

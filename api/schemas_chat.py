@@ -6,31 +6,40 @@ the chat template untouched. Only content given in parts is changed: templates o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from energyopt.core.errors import RequestError
 
 from .errors import UnsupportedFieldError
 from .schemas import GenerationBody
+from .services import ChatRenderer
 
 _RESERVED = {"self", "messages", "tools", "add_generation_prompt"}
 """Names that a renderer's call takes already."""
 
 
-class ChatBody(GenerationBody):
-    """``max_completion_tokens`` wins over its old name ``max_tokens``."""
+class Conversation(BaseModel):
+    """What a chat template is given."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
 
     messages: list[dict[str, object]] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
     chat_template_kwargs: dict[str, object] | None = None
     add_generation_prompt: bool | None = None
     reasoning_effort: str | None = None
+
+    def renderer(self, chat: ChatRenderer) -> Callable[[], str]:
+        """What makes the prompt text, once everything that needs no template is checked.
+
+        Raises RequestError; so does the call, when the template refuses.
+        """
+        messages, tools, extra = self.conversation(), self.template_tools(), self.template_kwargs()
+        prompted = self.add_generation_prompt is not False
+        return lambda: chat.render(messages, tools=tools, add_generation_prompt=prompted, **extra)
 
     def conversation(self) -> list[Mapping[str, object]]:
         """The messages, with text parts joined. Raises RequestError naming the message and part at fault."""
@@ -58,6 +67,14 @@ class ChatBody(GenerationBody):
         if self.reasoning_effort is not None:
             extra.setdefault("reasoning_effort", self.reasoning_effort)
         return extra
+
+
+class ChatBody(Conversation, GenerationBody):
+    """``max_completion_tokens`` wins over its old name ``max_tokens``."""
+
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
 
     def wanted_logprobs(self) -> int | None:
         """Alternatives per token, or None. Raises RequestError for ``top_logprobs`` without ``logprobs``."""

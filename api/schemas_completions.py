@@ -35,8 +35,12 @@ _PROMPT_SCHEMA = {
 
 
 class CompletionBody(GenerationBody):
-    """``logprobs`` is the number of alternatives per token; ``best_of`` may only repeat ``n``."""
+    """``logprobs`` is the number of alternatives per token; ``best_of`` may only repeat ``n``.
+
+    With ``echo`` the text begins with the prompt; log-probabilities of the prompt's tokens are not known.
+    """
 
     prompt: Annotated[list[Prompt], PlainValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
     logprobs: int | None = Field(None, ge=0, le=20)
     best_of: int | None = None
+    echo: bool | None = None

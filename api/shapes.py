@@ -80,7 +80,7 @@ class _Frame(ABC):
         choices = []
         for index, parts in enumerate(outputs):
             logprobs = self._logprobs(index, parts) if self._wants_logprobs[index] else None
-            choices.append(self._choice(index, self._body(text_of(parts)), logprobs, reason_of(parts)))
+            choices.append(self._choice(index, self._body(index, text_of(parts)), logprobs, reason_of(parts)))
         return json.dumps({**self._head, "object": self._reply_object, "choices": choices, "usage": usage}).encode()
 
     def _event(self, choices: Sequence[Json], usage: Json | None) -> bytes:
@@ -102,8 +102,8 @@ class _Frame(ABC):
         ...
 
     @abstractmethod
-    def _body(self, text: str) -> Json:
-        """All text in a reply."""
+    def _body(self, index: int, text: str) -> Json:
+        """All text of one choice in a reply."""
         ...
 
     @abstractmethod
@@ -125,7 +125,7 @@ class ChatShape(_Frame):
     def _part(self, text: str) -> Json:
         return {"delta": {"content": text} if text else {}}
 
-    def _body(self, text: str) -> Json:
+    def _body(self, index: int, text: str) -> Json:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
     def _logprobs(self, index: int, parts: Sequence[Output]) -> Json:
@@ -140,13 +140,14 @@ class CompletionShape(_Frame):
         super().__init__(call, tokenizer, "text_completion", "text_completion")
 
     def opening(self) -> bytes:
-        return b""
+        jobs = enumerate(self._call.jobs)
+        return b"".join(self._event([self._choice(i, self._part(j.echo), None, None)], None) for i, j in jobs if j.echo)
 
     def _part(self, text: str) -> Json:
         return {"text": text}
 
-    def _body(self, text: str) -> Json:
-        return {"text": text}
+    def _body(self, index: int, text: str) -> Json:
+        return {"text": self._call.jobs[index].echo + text}
 
     def _logprobs(self, index: int, parts: Sequence[Output]) -> Json:
         start = self._offsets[index]

@@ -22,14 +22,16 @@ _INCOMPLETE = "\ufffd"
 class IncrementalDecoder:
     """Decodes one growing list of ids; the pieces join to what decoding the whole list at once gives.
 
-    ``context`` are ids that precede the text (the end of the prompt). Cost per token does not grow with the text: a
+    ``context`` are ids that precede the text (the end of the prompt); ``skip_special`` False keeps the names of special
+    tokens. Cost per token does not grow with the text: a
     window of the last released ids is decoded again with the new ones, and the difference is the new text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = (), *, skip_special: bool = True) -> None:
         self._tokenizer = tokenizer
+        self._skip_special = skip_special
         self._ids = list(context[-CONTEXT_TOKENS:])
-        self._known = tokenizer.decode(self._ids) if self._ids else ""
+        self._known = self._decode() if self._ids else ""
         if self._known.endswith(_INCOMPLETE):
             # The prompt ends within a character: decoded together with the answer it would change, not grow.
             self._ids, self._known = [], ""
@@ -39,14 +41,14 @@ class IncrementalDecoder:
         """The text that ``token`` completes; empty while a character is incomplete."""
         self._ids.append(token)
         self._held += 1
-        text = self._tokenizer.decode(self._ids)
+        text = self._decode()
         if text.endswith(_INCOMPLETE) and self._held < MAX_HELD_TOKENS:
             return ""
         return self._release(text)
 
     def flush(self) -> str:
         """The text still held, incomplete characters as U+FFFD."""
-        return self._release(self._tokenizer.decode(self._ids)) if self._held else ""
+        return self._release(self._decode()) if self._held else ""
 
     def _release(self, text: str) -> str:
         new = text[len(self._known) :]
@@ -54,9 +56,12 @@ class IncrementalDecoder:
         if len(self._ids) > WINDOW_TOKENS:
             # Cut where text was released, so that no character and no run of raw bytes is split.
             self._ids = self._ids[-max(self._held, 1) :]
-            self._known = self._tokenizer.decode(self._ids)
+            self._known = self._decode()
         self._held = 0
         return new
+
+    def _decode(self) -> str:
+        return self._tokenizer.decode(self._ids, skip_special=self._skip_special)
 
 
 class StopScanner:
@@ -98,8 +103,15 @@ class StopScanner:
 class Detokenizer:
     """An incremental decoder and a stop scanner in a row: one per request."""
 
-    def __init__(self, tokenizer: Tokenizer, *, context: Sequence[int] = (), stops: Sequence[str] = ()) -> None:
-        self._decoder = IncrementalDecoder(tokenizer, context)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        context: Sequence[int] = (),
+        stops: Sequence[str] = (),
+        skip_special: bool = True,
+    ) -> None:
+        self._decoder = IncrementalDecoder(tokenizer, context, skip_special=skip_special)
         self._scanner = StopScanner(stops)
 
     @property

@@ -95,7 +95,10 @@ class EngineFront:
         prompt = lent_prompt(prompt, params, self._cache)
         request = Request(request_id, tuple(prompt), params, self._clock.now(), session)
         context = request.prompt[-CONTEXT_TOKENS:]
-        stream = Stream(request, Detokenizer(self._tokenizer, context=context, stops=params.stop))
+        detokenizer = Detokenizer(
+            self._tokenizer, context=context, stops=params.stop, skip_special=params.skip_special_tokens
+        )
+        stream = Stream(request, detokenizer)
         if len(prompt) > _LONG_PROMPT:
             await asyncio.to_thread(self._coordinator.name, request)
         else:

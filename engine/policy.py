@@ -18,3 +18,13 @@ class FirstComeFirstServed:
 
     def rank(self, request: Request) -> tuple[float, ...]:
         return (0.0 if request.status is Status.PREEMPTED else 1.0, request.arrival)
+
+
+class PriorityFirst:
+    """A lower ``priority`` first; among equals, as ``FirstComeFirstServed``. Who is least important may starve."""
+
+    def __init__(self) -> None:
+        self._among_equals = FirstComeFirstServed()
+
+    def rank(self, request: Request) -> tuple[float, ...]:
+        return (float(request.params.priority), *self._among_equals.rank(request))

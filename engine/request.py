@@ -129,7 +129,7 @@ class Request:
 
     A model with several groups of layers has a table for each: ``block_ids`` is the first group's, ``other_tables``
     are the others'. An entry is ``NO_BLOCK`` where the group no longer reads the positions. ``guide`` has followed
-    ``output`` whole, if the answer must have a form.
+    ``output`` whole, if the answer must have a form. ``scheduled`` is when its first step began.
     """
 
     id: str
@@ -150,6 +150,7 @@ class Request:
     finish_reason: FinishReason | None = None
     kv: KvNotes = field(default_factory=KvNotes)
     guide: Guide | None = None
+    scheduled: Seconds | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -15,10 +15,11 @@ from energyopt.core.units import Seconds
 
 from .batch import Batch, Sampled, StepResult
 from .counters import Counters
+from .ending import Endings
 from .kv.coordinator import Admission, KvCoordinator
 from .kv.prefix import NO_HIT, PrefixHit
 from .plan import Plan, is_decode
-from .policy import AdmissionPolicy, FirstComeFirstServed
+from .policy import AdmissionPolicy, PriorityFirst
 from .request import Request, Status
 from .settled import NewToken, Settled
 from .validate import check_fits, check_length
@@ -48,11 +49,11 @@ class Scheduler:
         policy: AdmissionPolicy | None = None,
     ) -> None:
         self.counters = Counters()
+        self.endings = Endings(eos_ids)
         self.cache = cache
         self._config = config
         self._max_model_len = max_model_len
-        self._eos_ids = eos_ids
-        self._waiting = WaitingQueue(policy or FirstComeFirstServed())
+        self._waiting = WaitingQueue(policy or PriorityFirst())
         self._running: list[Request] = []
         self._loading: dict[str, tuple[Request, PrefixHit]] = {}
         self._asking: list[Request] = []
@@ -136,6 +137,8 @@ class Scheduler:
             cached = hits.pop(request.id, _NOTHING_CACHED) if hits else _NOTHING_CACHED
             phase = Phase.DECODE if count == 1 and is_decode(item) else Phase.PREFILL
             shares.append(StepShare(request.id, phase, count, start, cached))
+            if request.scheduled is None:
+                request.scheduled = result.start
             if start + count < request.kv.quiet:  # as ``commit`` would, and a call saved
                 request.num_computed = start + count
             else:
@@ -280,11 +283,9 @@ class Scheduler:
         return victim
 
     def _append(self, request: Request, sampled: Sampled, at: Seconds) -> None:
-        """Add a sampled token and end the request if the token ends it."""
+        """Add a sampled token and end the request if the token ends it: at the latest at the end of the context."""
         request.output.append(sampled.token)
         request.token_times.append(at)
-        token, params = sampled.token, request.params
-        if (token in self._eos_ids and not params.ignore_eos) or token in params.stop_token_ids:
-            self.finish(request, FinishReason.STOP)
-        elif len(request.output) >= params.max_tokens:  # at the latest at the end of the context: see ``add``
-            self.finish(request, FinishReason.LENGTH)
+        reason = self.endings.reason(request)
+        if reason is not None:
+            self.finish(request, reason)

@@ -17,6 +17,7 @@ from energyopt.core.units import Seconds
 
 from .backlog import Turnover
 from .batch import Runner
+from .deadlines import Deadlines
 from .intake import Intake, Mail, Reset
 from .output import Output
 from .ports import EngineStats
@@ -57,6 +58,7 @@ class EngineService:
         self._hooks = hooks
         self._steps = StepLoop(scheduler, runner, self._emit)
         self._streams: dict[str, Stream] = {}
+        self._deadlines = Deadlines()
         self._stats = EngineStats()
         self._publish()
 
@@ -75,6 +77,8 @@ class EngineService:
         try:
             while self._intake.open:
                 self._take(self._intake.collect(block=not self._busy))
+                if self._deadlines.any:
+                    self._end(self._deadlines.due(self._clock.now()), FinishReason.DEADLINE)
                 if not self._steps.step():
                     self._publish()  # copies that ended give blocks back without a step
                     if self._busy:
@@ -83,7 +87,7 @@ class EngineService:
                     self._end_lost()
                 self._intake.placed(running=self._scheduler.num_running, waiting=self._scheduler.num_waiting)
             self._take(self._intake.collect(block=False))
-            self._abort(tuple(self._streams.values()))
+            self._end(tuple(self._streams.values()), FinishReason.ABORT)
         except BaseException as error:
             # The border of the thread, SystemExit included: each waiting client receives the cause.
             logger.error("The engine died: %s", error)
@@ -109,10 +113,11 @@ class EngineService:
         for stream in mail.submitted:
             self._streams[stream.request.id] = stream
             self._scheduler.add(stream.request)
+            self._deadlines.watch(stream)
         for wish in mail.resets:
             self._reset(wish)
         if mail:
-            self._abort(mail.aborted)
+            self._end(mail.aborted, FinishReason.ABORT)
 
     def _reset(self, wish: Reset) -> None:
         if not wish.forgotten.set_running_or_notify_cancel():
@@ -131,7 +136,8 @@ class EngineService:
         """The output that a new token makes. A token that ends the request by its id adds no text."""
         request, sampled = new.request, new.sampled
         stream = self._streams[request.id]
-        text = "" if request.finish_reason is FinishReason.STOP else stream.detokenizer.add(sampled.token)
+        silent = request.finish_reason is FinishReason.STOP and self._scheduler.endings.by_id(request)
+        text = "" if silent else stream.detokenizer.add(sampled.token)
         if request.finish_reason is not None:
             text += stream.detokenizer.flush()
         if stream.detokenizer.stopped:
@@ -148,18 +154,16 @@ class EngineService:
             request.kv.offer,
         )
 
-    def _abort(self, streams: Iterable[Stream]) -> None:
-        """End streams that still live; text that was held back is sent."""
+    def _end(self, streams: Iterable[Stream], reason: FinishReason) -> None:
+        """End streams that still live before their time; text that was held back is sent."""
         now = self._clock.now()
         parcels: list[tuple[Stream, Output]] = []
         for stream in streams:
             request = stream.request
             if self._streams.get(request.id) is stream and request.finish_reason is None:
-                self._scheduler.finish(request, FinishReason.ABORT)
+                self._scheduler.finish(request, reason)
                 text = stream.detokenizer.flush()
-                parcels.append(
-                    (stream, Output(request.id, text, (), (), FinishReason.ABORT, self._record(stream, now)))
-                )
+                parcels.append((stream, Output(request.id, text, (), (), reason, self._record(stream, now))))
         self._send(parcels)
 
     def _record(self, stream: Stream, at: Seconds) -> RequestRecord | None:
@@ -184,7 +188,7 @@ class EngineService:
         self._publish()
         lost = deliver(parcels)
         if lost:
-            self._abort(lost)
+            self._end(lost, FinishReason.ABORT)
 
     def _publish(self) -> None:
         scheduler, cache, counters = self._scheduler, self._scheduler.cache, self._scheduler.counters

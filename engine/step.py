@@ -51,4 +51,5 @@ def request_record(request: Request, end: Seconds) -> RequestRecord:
         token_times=tuple(request.token_times),
         session=request.session,
         cached_by_tier=dict(request.cached_by_tier),
+        scheduled=request.scheduled,
     )

@@ -27,6 +27,12 @@ def check_request(
             f"stop_token_ids holds {str(outside[0])[:40]}: ids in the vocabulary are 0 to {vocab_size - 1}.",
             param="stop_token_ids",
         )
+    unknown = [token for token, _ in params.logit_bias if not 0 <= token < vocab_size]
+    if unknown:
+        raise RequestError(
+            f"logit_bias holds {str(unknown[0])[:40]}: ids in the vocabulary are 0 to {vocab_size - 1}.",
+            param="logit_bias",
+        )
     if "" in params.stop:
         raise RequestError("A stop string is empty: each must have at least 1 character.", param="stop")
     check_length(len(prompt), params.max_tokens, max_model_len)

@@ -25,12 +25,10 @@ async def chat_completions(request: Request, services: ServicesDep) -> Response:
     raw = await request.body()
     body = parse_body(raw, ChatBody)
     served_model(services, body.model)
-    messages, tools, extra = body.conversation(), body.template_tools(), body.template_kwargs()
-    prompted = body.add_generation_prompt is not False
+    render = body.renderer(services.chat)
 
     def encode() -> list[list[int]]:
-        text = services.chat.render(messages, tools=tools, add_generation_prompt=prompted, **extra)
-        return [encoded(services, text)]
+        return [encoded(services, render())]
 
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
 

@@ -34,6 +34,9 @@ async def completions(request: Request, services: ServicesDep) -> Response:
     served_model(services, body.model)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise UnsupportedFieldError("best_of is not supported by this server unless it equals n.", param="best_of")
+    if body.echo and body.logprobs is not None:
+        message = "echo is not supported together with logprobs: this server knows none for the prompt."
+        raise UnsupportedFieldError(message, param="echo")
     asked = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
 
     def encode() -> list[list[int]]:
@@ -42,16 +45,23 @@ async def completions(request: Request, services: ServicesDep) -> Response:
     def max_tokens(_: Sequence[int]) -> int:
         return asked
 
+    prompts = await tokenized(len(raw), encode)
+    echoes = [_echo(services, prompt) for prompt in body.prompt] if body.echo else ()
     call = plan(
         services,
         body,
-        await tokenized(len(raw), encode),
+        prompts,
         prefix="cmpl",
         headers=request.headers,
         max_tokens=max_tokens,
         logprobs=body.logprobs,
+        echoes=echoes,
     )
     return await answer(request, services, call, CompletionShape(call, services.tokenizer))
+
+
+def _echo(services: Services, prompt: Prompt) -> str:
+    return prompt if isinstance(prompt, str) else services.tokenizer.decode(prompt, skip_special=False)
 
 
 def _token_ids(services: Services, prompt: Prompt) -> list[int]:

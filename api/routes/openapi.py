@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..schemas import GenerationBody
+from pydantic import BaseModel
 
 
-def body_of(schema: type[GenerationBody]) -> dict[str, Any]:
+def body_of(schema: type[BaseModel]) -> dict[str, Any]:
     """The ``requestBody`` of an operation that reads ``schema``."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema.model_json_schema()}}}}

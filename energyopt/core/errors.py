@@ -15,6 +15,7 @@
     │   └── UnsupportedModelError                          unknown architecture or quantization
     ├── EngineError                    exit 1
     │   ├── OverloadedError                     HTTP 503   carries ``retry_after``
+    │   ├── DeadlineError                       HTTP 504   the request's own time limit passed before its first token
     │   └── EngineDeadError                     HTTP 503   the step loop ended; nothing more will be served
     ├── TelemetryError                 exit 1
     │   ├── SensorError                                    one reading failed; others go on
@@ -112,6 +113,12 @@ class OverloadedError(EngineError):
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class DeadlineError(EngineError):
+    """The time that the client gave its request passed before it had a token."""
+
+    http_status = 504
 
 
 class EngineDeadError(EngineError):

@@ -20,12 +20,16 @@ class Phase(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a request ended. ``STOP`` covers end-of-text, stop strings and stop ids, as in OpenAI's API."""
+    """Why a request ended. ``STOP`` covers end-of-text, stop strings and stop ids, as in OpenAI's API.
+
+    ``DEADLINE``: it was still waiting or running when its own time limit passed.
+    """
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    DEADLINE = "deadline"
 
 
 @dataclass(slots=True)
@@ -63,7 +67,8 @@ class RequestRecord:
     """One finished request as its client saw it.
 
     ``token_times`` are the arrival times of the output tokens (several may share one time); the first is
-    ``first_token``. A request that failed or was aborted keeps the tokens it got.
+    ``first_token``. A request that failed, was aborted or ran out of time keeps the tokens it got. ``scheduled`` is
+    when its first step began; None if it had none, or if that is not known here.
     """
 
     request_id: str
@@ -76,10 +81,11 @@ class RequestRecord:
     token_times: tuple[Seconds, ...] = ()
     session: str | None = None
     cached_by_tier: Mapping[str, int] = field(default_factory=dict)
+    scheduled: Seconds | None = None
 
     @property
     def failed(self) -> bool:
-        return self.finish_reason in (FinishReason.ABORT, FinishReason.ERROR)
+        return self.finish_reason in (FinishReason.ABORT, FinishReason.ERROR, FinishReason.DEADLINE)
 
     @property
     def first_token(self) -> Seconds | None:

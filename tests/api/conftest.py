@@ -25,8 +25,8 @@ from engine.front import EngineFront
 MODEL = "fake-model"
 
 
-def _engine(step_time: float = 0.0, *, max_model_len: int = 512, **runner: Any) -> EngineFront:
-    config = EngineConfig(model="fake", max_num_seqs=8, max_num_queued_reqs=16)
+def _engine(step_time: float = 0.0, *, max_model_len: int = 512, max_num_seqs: int = 8, **runner: Any) -> EngineFront:
+    config = EngineConfig(model="fake", max_num_seqs=max_num_seqs, max_num_queued_reqs=16)
     fake = FakeRunner(step_time=step_time, **runner)
     return EngineFront(config, fake, FakeTokenizer(), max_model_len=max_model_len, clock=MonotonicClock())
 

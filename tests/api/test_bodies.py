@@ -78,7 +78,11 @@ async def test_a_field_like_nothing_known_is_refused_plainly(in_process: Any) ->
         ({"tool_choice": "required"}, "tool_choice", "force"),
         ({"tool_choice": {"type": "function"}}, "tool_choice", "force"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "{'type': 'text'}"),
-        ({"logit_bias": {"50256": -100}}, "logit_bias", "not supported"),
+        ({"logit_bias": {"50256": -100}}, "logit_bias", "50256"),
+        ({"logit_bias": {"a": 1}}, "logit_bias", "token ids"),
+        ({"logit_bias": {"1": 101}}, "logit_bias", "between 0 and 100"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "between 0 and 8"),
+        ({"timeout": 0}, "timeout", "between 0.001"),
         ({"functions": [{"name": "f"}]}, "functions", "not supported"),
         ({"chat_template": "{{ x }}"}, "chat_template", "null"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "'messages'"),
@@ -103,13 +107,13 @@ async def test_refused_chat_bodies(in_process: Any, body: dict[str, object], par
         ({"prompt": ""}, "prompt", "empty"),
         ({"prompt": [0, 999]}, "prompt", "999"),
         ({"prompt": [-1]}, "prompt", "-1"),
-        ({"prompt": "x", "echo": True}, "echo", "false".capitalize()),
+        ({"prompt": "x", "echo": True, "logprobs": 1}, "echo", "logprobs"),
         ({"prompt": "x", "suffix": "y"}, "suffix", "not supported"),
         ({"prompt": "x", "best_of": 3}, "best_of", "equals n"),
         ({"prompt": "x", "logprobs": True}, "logprobs", "integer"),
         ({"prompt": "x", "logprobs": 21}, "logprobs", "20"),
         ({"prompt": ["x", "y"], "n": 4}, "n", "2 prompts"),
-        ({"prompt": "x", "min_tokens": 5}, "min_tokens", "not supported"),
+        ({"prompt": "x", "min_tokens": -1}, "min_tokens", "between 0"),
     ],
 )
 async def test_refused_completion_bodies(in_process: Any, body: dict[str, object], param: str, word: str) -> None:
@@ -139,13 +143,23 @@ async def test_null_means_the_default_for_every_optional_field(in_process: Any, 
 async def test_sampling_reaches_the_engine(in_process: Any, engine: ScriptedEngine) -> None:
     wanted = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "presence_penalty": 0.2}
     wanted |= {"frequency_penalty": 0.3, "repetition_penalty": 1.1, "seed": 9, "max_tokens": 5}
-    body = {"messages": HELLO, **wanted, "stop": "x", "stop_token_ids": [3], "ignore_eos": True, "n": 2}
+    wanted |= {"min_tokens": 2, "priority": -3, "skip_special_tokens": False, "timeout": 12.5}
+    body = {
+        "messages": HELLO,
+        **wanted,
+        "logit_bias": {"5": 1, "6": -2.5},
+        "stop": "x",
+        "stop_token_ids": [3],
+        "ignore_eos": True,
+        "n": 2,
+    }
     async with in_process(engine=engine) as http:
         await http.post(CHAT, json=body)
         await http.post(CHAT, json={"messages": HELLO, "top_k": -1, "max_tokens": 9, "max_completion_tokens": 4})
     (_, first, _), (_, second, _), (_, third, _) = engine.asked
     assert {name: getattr(first, name) for name in wanted} == wanted
     assert (first.stop, first.stop_token_ids, first.ignore_eos) == (("x",), (3,), True)
+    assert first.logit_bias == ((5, 1.0), (6, -2.5))
     assert second.seed == 10
     assert (third.top_k, third.max_tokens) == (0, 4)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energyopt.core.units import Seconds
-from engine.policy import FirstComeFirstServed
+from engine.policy import FirstComeFirstServed, PriorityFirst
 from engine.request import Request, SamplingParams, Status
 from engine.waiting import WaitingQueue
 
@@ -72,3 +72,20 @@ def test_another_policy_is_one_method() -> None:
     for length in (3, 1, 2):
         queue.push(request(str(length), length=length))
     assert [queue.pop().id for _ in range(3)] == ["1", "2", "3"]
+
+
+def test_priority_goes_before_arrival_and_preempted_ones_before_their_equals() -> None:
+    queue = WaitingQueue(PriorityFirst())
+    for name, priority, status in (("a", 0, Status.WAITING), ("b", 1, Status.WAITING), ("c", -1, Status.WAITING)):
+        queue.push(Request(name, (0,), SamplingParams(priority=priority), Seconds(0.0), status=status))
+    queue.push(Request("d", (0,), SamplingParams(), Seconds(9.0), status=Status.PREEMPTED))
+    assert [queue.pop().id for _ in range(4)] == ["c", "d", "a", "b"]
+
+
+@given(st.lists(st.integers(0, 3), max_size=50))
+def test_without_priorities_the_order_is_that_of_arrival(arrivals: list[int]) -> None:
+    one, other = WaitingQueue(PriorityFirst()), WaitingQueue(FirstComeFirstServed())
+    for number, arrival in enumerate(arrivals):
+        one.push(request(str(number), arrival=float(arrival)))
+        other.push(request(str(number), arrival=float(arrival)))
+    assert [one.pop().id for _ in arrivals] == [other.pop().id for _ in arrivals]
