@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -13,9 +12,10 @@ from energyopt.core.clock import Clock
 from energyopt.core.config import EngineConfig
 from energyopt.core.errors import ConfigError, EngineError
 from energyopt.core.units import Bytes
-from kernels.pages import Pages, Span, plan_pages
+from kernels.pages import Pages, plan_pages
 
 from .batch import Batch, CacheShape, StepResult
+from .inputs import StepInputs, step_inputs
 from .memory import available_bytes, foreign_memory_errors
 from .model.step import Keeps
 from .models import LoadedModel, usable_threads
@@ -35,13 +35,16 @@ class TorchRunner:
     thread.
     """
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig, clock: Clock) -> None:
+    def __init__(
+        self, loaded: LoadedModel, config: EngineConfig, clock: Clock, shape: CacheShape | None = None
+    ) -> None:
+        """``shape`` is the pool's where others have a say in it; else it is what ``config`` asks for."""
         self._model = loaded.model
         self._device = loaded.device
         self._clock = clock
         self._threads = usable_threads(config)
         self._sampler = Sampler(config.seed)
-        self._shape = cache_shape(loaded, config)
+        self._shape = shape or cache_shape(loaded, config)
         self._pool: torch.Tensor | None = allocate_pool(loaded, self._shape)
 
     @property
@@ -76,50 +79,36 @@ class TorchRunner:
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Compute the batch; logits (items that sample, vocab), float32, for the token after each of them."""
-        return self.head(batch, self.stage(batch))
+        inputs = step_inputs(batch)
+        return self.head(inputs, self.stage(inputs))
 
-    def stage(self, batch: Batch, hidden: torch.Tensor | None = None) -> torch.Tensor:
+    def stage(self, inputs: StepInputs, hidden: torch.Tensor | None = None) -> torch.Tensor:
         """Compute this pipeline stage; hidden states (rows, hidden) behind it from those before it.
 
-        The first stage takes none: it embeds the batch's tokens.
+        The first stage takes none: it embeds the tokens.
         """
         pool = self.pool
         self._use_threads()
-        with torch.inference_mode(), foreign_memory_errors(f"A step of {batch.num_tokens} tokens"):
-            for copy in batch.copies:
+        with torch.inference_mode(), foreign_memory_errors(f"A step of {len(inputs.tokens)} tokens"):
+            for copy in inputs.copies:
                 pool[:, copy.target] = pool[:, copy.source]
-            tokens, positions, pages = self._inputs(batch)
-            hidden = self._model.embed(tokens) if hidden is None else hidden
-            return self._model.forward(hidden, positions, pages, pool.unbind())
+            both = torch.tensor((inputs.tokens, inputs.positions())).to(self._device)
+            hidden = self._model.embed(both[0]) if hidden is None else hidden
+            return self._model.forward(hidden, both[1], self._pages(inputs), pool.unbind())
 
-    def head(self, batch: Batch, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits of the items that sample, from the hidden states behind the last stage."""
-        with torch.inference_mode(), foreign_memory_errors(f"Logits of {batch.num_tokens} tokens"):
-            return self._model.logits(self._last_rows(batch, hidden))
+    def head(self, inputs: StepInputs, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits of the rows that sample, from the hidden states behind the last stage."""
+        with torch.inference_mode(), foreign_memory_errors(f"Logits of {len(inputs.samples)} tokens"):
+            if len(inputs.samples) < len(hidden):
+                hidden = hidden[torch.tensor(inputs.samples, dtype=torch.int64, device=self._device)]
+            return self._model.logits(hidden)
 
     def close(self) -> None:
         self._pool = None
 
-    def _last_rows(self, batch: Batch, hidden: torch.Tensor) -> torch.Tensor:
-        """The hidden state of each sampling item's newest token."""
-        stops = accumulate(item.count for item in batch.items)
-        rows = [stop - 1 for stop, item in zip(stops, batch.items, strict=True) if item.sample]
-        if len(rows) == len(hidden):
-            return hidden
-        return hidden[torch.tensor(rows, dtype=torch.int64, device=self._device)]
-
-    def _inputs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, Pages]:
-        """Token ids (rows,), positions (rows,) and the pages they lie in."""
-        tokens: list[int] = []
-        positions: list[int] = []
-        spans: list[Span] = []
-        for item in batch.items:
-            stop = item.start + item.count
-            spans.append(Span(len(tokens), item.start, item.count, item.request.block_ids))
-            tokens += item.request.tokens(item.start, stop)
-            positions += range(item.start, stop)
-        both = torch.tensor((tokens, positions)).to(self._device)
-        return both[0], both[1], plan_pages(spans, self._shape.block_tokens, self._device, self._model.activations)
+    def _pages(self, inputs: StepInputs) -> Pages:
+        """Where the rows lie in the pool."""
+        return plan_pages(inputs.spans, self._shape.block_tokens, self._device, self._model.activations)
 
     def _wait(self) -> None:
         """A step that samples nothing leaves its work queued on a GPU; its end is when that is done."""

@@ -15,6 +15,7 @@ from energyopt.core.clock import FakeClock
 from energyopt.core.config import EngineConfig
 from energyopt.core.errors import ConfigError
 from engine.batch import Batch, ScheduledRequest
+from engine.inputs import step_inputs
 from engine.model.source import WHOLE, Part
 from engine.models import load_model
 from engine.parallel.ports import Place
@@ -94,7 +95,8 @@ def test_pipeline_stages_give_the_very_logits_of_one(config: EngineConfig) -> No
         TorchRunner(load_model(config, Place(layers=part)), config, FakeClock()) for part in (range(1), range(1, 2))
     )
     assert len(first.pool) == len(last.pool) == 1
-    assert torch.equal(last.head(batch(), last.stage(batch(), first.stage(batch()))), whole)
+    inputs = step_inputs(batch())
+    assert torch.equal(last.head(inputs, last.stage(inputs, first.stage(inputs))), whole)
 
 
 def test_a_rank_reads_its_part_of_the_weights(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
