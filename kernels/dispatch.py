@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from . import experts, fused, linear, reference
+from .choices import NOTHING, Choices
 from .ops import Ops as Ops
 from .platform import arch_of
 from .twins import gated_delta as plain_delta
@@ -54,12 +55,12 @@ FUSED = Ops(
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """``obstacle(device)`` says why it cannot run on ``device`` (None: it can); ``load`` gives its operators, after
-    that was asked; ``automatic(device)`` tells whether ``auto`` may take it there."""
+    """``obstacle(device)`` says why it cannot run on ``device`` (None: it can); ``load(choices)`` gives its operators,
+    after that was asked; ``automatic(device)`` tells whether ``auto`` may take it there."""
 
     name: str
     obstacle: Callable[[torch.device], str | None]
-    load: Callable[[], Ops]
+    load: Callable[[Choices], Ops]
     automatic: Callable[[torch.device], bool]
 
 
@@ -80,36 +81,37 @@ def _triton_obstacle(device: torch.device) -> str | None:
     return None
 
 
-def _load_triton() -> Ops:
+def _load_triton(choices: Choices) -> Ops:
     """Imported only here: without a GPU nobody needs Triton, and importing it takes half a second."""
-    ops: Ops = importlib.import_module(f"{__package__}.triton_ops").TRITON
+    ops: Ops = importlib.import_module(f"{__package__}.triton_ops").triton_ops(choices)
     return ops
 
 
 IMPLEMENTATIONS = (
     Implementation("triton", _triton_obstacle, _load_triton, lambda device: device.type != "cpu"),
-    Implementation("torch", _no_obstacle, lambda: FUSED, lambda device: True),
-    Implementation("reference", _no_obstacle, lambda: REFERENCE, lambda device: False),
+    Implementation("torch", _no_obstacle, lambda choices: FUSED, lambda device: True),
+    Implementation("reference", _no_obstacle, lambda choices: REFERENCE, lambda device: False),
 )
 """In the order in which ``auto`` tries them."""
 
 CPU = torch.device("cpu")
 
 
-def select_ops(name: str, device: torch.device = CPU) -> Ops:
-    """The operators called ``name`` on ``device``; ``auto`` is the fastest that can run there.
+def select_ops(name: str, device: torch.device = CPU, choices: Choices = NOTHING) -> Ops:
+    """The operators called ``name`` on ``device``; ``auto`` is the fastest that can run there. ``choices`` are the
+    launches that were measured on it.
 
     Raises KernelUnavailableError for a name that is unknown or cannot run.
     """
     if name == "auto":
-        return next(i for i in IMPLEMENTATIONS if i.automatic(device) and i.obstacle(device) is None).load()
+        return next(i for i in IMPLEMENTATIONS if i.automatic(device) and i.obstacle(device) is None).load(choices)
     found = next((implementation for implementation in IMPLEMENTATIONS if implementation.name == name), None)
     problem = "is unknown" if found is None else found.obstacle(device)
     if found is None or problem is not None:
         able = [i.name for i in IMPLEMENTATIONS if i.obstacle(device) is None]
         said = problem if found is None else f"cannot run on {device.type}: {problem}"
         raise KernelUnavailableError(f"kernels = {name!r} {said}; here can run: {', '.join(['auto', *able])}.")
-    return found.load()
+    return found.load(choices)
 
 
 def available(device: torch.device = CPU) -> dict[str, str | None]:

@@ -106,13 +106,14 @@ def paged_decode_kernel(
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
     """What bends decode attention. ``window`` 0 means none; ``max_tokens`` None means all that the table can hold;
-    ``key_scale`` and ``value_scale`` undo those of eight-bit pages; ``parts`` None lets the shapes decide."""
+    ``key_scale`` and ``value_scale`` undo those of eight-bit pages; ``parts``, ``tile``: None asks ``launch``."""
 
     window: int = 0
     max_tokens: int | None = None
     key_scale: float = 1.0
     value_scale: float = 1.0
     parts: int | None = None
+    tile: launch.Attention | None = None
 
 
 PLAIN = DecodeOptions()
@@ -131,7 +132,7 @@ def paged_decode(
     heads, kv_heads = query.shape[1], key_pages.shape[2]
     if heads % kv_heads or query.shape[2] != key_pages.shape[3]:
         raise ValueError(f"Queries {tuple(query.shape)} do not fit key pages {tuple(key_pages.shape)}.")
-    tile = launch.decode_attention(arch, heads // kv_heads, key_pages.shape[3], query.element_size())
+    tile = options.tile or launch.decode_attention(arch, heads // kv_heads, key_pages.shape[3], query.element_size())
     return _launch(query, key_pages, value_pages, table, lengths, scale, sinks, options, tile, 0, arch)
 
 
@@ -148,7 +149,9 @@ def mla_decode(
     arch = arch or arch_of(query.device)
     if pages.shape[2] != 1 or query.shape[2] != pages.shape[3] or launch.power_of_two(rope_width) != rope_width:
         raise ValueError(f"Queries {tuple(query.shape)} do not fit latent pages {tuple(pages.shape)}.")
-    tile = launch.latent_attention(arch, query.shape[1], pages.shape[3] - rope_width, query.element_size())
+    tile = options.tile or launch.latent_attention(
+        arch, query.shape[1], pages.shape[3] - rope_width, query.element_size()
+    )
     return _launch(query, pages, pages, table, lengths, scale, None, options, tile, rope_width, arch)
 
 

@@ -100,7 +100,7 @@ def paged_prefill(
     query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor, table: torch.Tensor,
     starts: torch.Tensor, lengths: torch.Tensor, max_rows: int, scale: float, sinks: torch.Tensor | None = None,
     window: int = 0, scales: tuple[float, float] = (1.0, 1.0), *, out: torch.Tensor | None = None,
-    arch: Arch | None = None,
+    tile: launch.Attention | None = None, arch: Arch | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Attention of ``query`` (rows, heads, head_dim), request ``r`` owning rows ``starts[r]`` to ``starts[r + 1]``.
 
@@ -115,7 +115,7 @@ def paged_prefill(
         raise ValueError(f"Queries {tuple(query.shape)} do not fit key pages {tuple(key_pages.shape)}.")
     if any(tensor.stride(-1) != 1 for tensor in (query, key_pages, value_pages, table)):
         raise ValueError("Columns of queries, pages and table must be neighbours in memory.")
-    tile = launch.prefill_attention(arch or arch_of(query.device), width, query.element_size())
+    tile = tile or launch.prefill_attention(arch or arch_of(query.device), width, query.element_size())
     shape = (rows, heads, v_width)
     out = torch.empty(shape, dtype=query.dtype, device=query.device) if out is None else out
     if out.shape != shape or not out.is_contiguous():

@@ -36,23 +36,27 @@ def rms_norm_kernel(
     tl.store(out_ptr + row[:, None] * width + column[None, :], y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, arch: Arch | None = None) -> torch.Tensor:
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, *, tile: launch.Rows | None = None, arch: Arch | None = None
+) -> torch.Tensor:
     """Norm ``x`` (..., width) by ``weight`` (width,); the same shape and type come back."""
-    return _launch(x, None, weight, eps, arch)[0]
+    return _launch(x, None, weight, eps, tile, arch)[0]
 
 
 def add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, arch: Arch | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *,
+    tile: launch.Rows | None = None, arch: Arch | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The norm of ``x + residual`` (both (..., width)) and the sum itself."""
     if x.shape != residual.shape:
         raise ValueError(f"A residual of shape {tuple(residual.shape)} does not fit {tuple(x.shape)}.")
-    return _launch(x, residual, weight, eps, arch)
+    return _launch(x, residual, weight, eps, tile, arch)
 
 
 def _launch(
-    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, arch: Arch | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, tile: launch.Rows | None,
+    arch: Arch | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     width = x.shape[-1]
     if weight.shape != (width,):
         raise ValueError(f"A weight of shape {tuple(weight.shape)} does not fit rows of {width}.")
@@ -60,7 +64,7 @@ def _launch(
     other = flat if residual is None else rows_of(residual)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     total = out if residual is None else torch.empty_like(out)
-    tile = launch.elementwise(arch or arch_of(x.device), width, flat.shape[0])
+    tile = tile or launch.elementwise(arch or arch_of(x.device), width, flat.shape[0])
     if flat.shape[0]:
         rms_norm_kernel[(triton.cdiv(flat.shape[0], tile.rows),)](
             flat, other, weight, out, total, flat.shape[0], flat.stride(0), other.stride(0), width, eps,

@@ -6,15 +6,18 @@ vendor libraries are at the limit already.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from . import linear, moe, moe_routing, rms_norm, rope
+from .choices import NOTHING, Choices, Shape
 from .gated_delta import recurrent_gated_delta
 from .gated_delta_chunk import CHUNK, chunk_gated_delta
 from .ops import PLAIN, ExpertWeights, Ops, Style
 from .paged_decode import DecodeOptions, mla_decode, paged_decode
 from .paged_prefill import paged_prefill
-from .pages import Pages
+from .pages import ChunkRows, DecodeRows, Pages
 from .sequences import Sequences
 from .store_rows import store_rows
 from .swiglu import swiglu
@@ -45,42 +48,78 @@ def _by_row(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return cos[:, 0, pairs:], sin[:, 0, pairs:]
 
 
-def attention(query: torch.Tensor, pool: torch.Tensor, pages: Pages, style: Style = PLAIN) -> torch.Tensor:
-    """``ops.Attention``: one launch for all one-row spans, one for each run of longer ones."""
-    keys, values, scale = pool[:, :, 0], pool[:, :, 1], style.scale_of(query.shape[-1])
-    decodes = pages.decode_rows
-    options = DecodeOptions(window=style.window)
-    if decodes is not None and not pages.chunk_rows:
-        return paged_decode(
-            query[decodes.rows], keys, values, decodes.table, decodes.lengths, scale, style.sinks, options
-        )[0]
-    out = torch.empty_like(query)
-    if decodes is not None:
-        out[decodes.rows] = paged_decode(
-            query[decodes.rows], keys, values, decodes.table, decodes.lengths, scale, style.sinks, options
-        )[0]
-    for run in pages.chunk_rows:
+class Attends:
+    """The operators whose launch may have been measured: attention and norms, each by ``choices``."""
+
+    def __init__(self, choices: Choices) -> None:
+        self._choices = choices
+
+    def attention(self, query: torch.Tensor, pool: torch.Tensor, pages: Pages, style: Style = PLAIN) -> torch.Tensor:
+        """``ops.Attention``: one launch for all one-row spans, one for each run of longer ones."""
+        decodes = pages.decode_rows
+        if decodes is not None and not pages.chunk_rows:
+            return self._decode(query[decodes.rows], pool, decodes, style)
+        out = torch.empty_like(query)
+        if decodes is not None:
+            out[decodes.rows] = self._decode(query[decodes.rows], pool, decodes, style)
+        for run in pages.chunk_rows:
+            self._prefill(query, (pool[:, :, 0], pool[:, :, 1]), run, style, out)
+        return out
+
+    def latent_attention(
+        self, query: torch.Tensor, pool: torch.Tensor, pages: Pages, latent: int, scale: float
+    ) -> torch.Tensor:
+        """``ops.LatentAttention``. Chunks go through the general kernel, whose values are a view of the keys."""
+        out = query.new_empty((*query.shape[:2], latent))
+        decodes = pages.decode_rows
+        if decodes is not None:
+            shape = Shape(query.shape[1], 0, query.shape[2], _name(query.dtype))
+            options = self._decode_options("mla_decode", shape, decodes, pool.shape[1], 0)
+            rows, rope_width = query[decodes.rows], query.shape[2] - latent
+            out[decodes.rows] = mla_decode(rows, pool, decodes.table, decodes.lengths, scale, rope_width, options)[0]
+        for run in pages.chunk_rows:
+            self._prefill(query, (pool, pool[..., :latent]), run, Style(scale), out)
+        return out
+
+    def _decode(self, query: torch.Tensor, pool: torch.Tensor, decodes: DecodeRows, style: Style) -> torch.Tensor:
+        shape = Shape(query.shape[1], pool.shape[3], query.shape[2], _name(query.dtype), style.window > 0)
+        options = self._decode_options("paged_decode", shape, decodes, pool.shape[1], style.window)
+        keys, values, scale = pool[:, :, 0], pool[:, :, 1], style.scale_of(query.shape[2])
+        return paged_decode(query, keys, values, decodes.table, decodes.lengths, scale, style.sinks, options)[0]
+
+    def _decode_options(
+        self, op: str, shape: Shape, decodes: DecodeRows, block_tokens: int, window: int
+    ) -> DecodeOptions:
+        capacity = decodes.table.shape[1] * block_tokens
+        plan = self._choices.find(op, shape, len(decodes.lengths), min(capacity, window or capacity))
+        if plan is None:
+            return DecodeOptions(window=window)
+        return DecodeOptions(window=window, parts=plan.parts or None, tile=plan.attention())
+
+    def _prefill(
+        self, query: torch.Tensor, pages: tuple[torch.Tensor, torch.Tensor], run: ChunkRows, style: Style,
+        out: torch.Tensor,
+    ) -> None:  # fmt: skip
+        """Writes the run's rows of ``out``."""
+        keys, values = pages
+        shape = Shape(query.shape[1], keys.shape[2], query.shape[2], _name(query.dtype), style.window > 0)
+        plan = self._choices.find("paged_prefill", shape, run.max_rows, run.table.shape[1] * keys.shape[1])
         paged_prefill(
-            query[run.rows], keys, values, run.table, run.starts, run.lengths, run.max_rows, scale, style.sinks,
-            style.window, out=out[run.rows],
+            query[run.rows], keys, values, run.table, run.starts, run.lengths, run.max_rows,
+            style.scale_of(query.shape[2]), style.sinks, style.window, out=out[run.rows],
+            tile=None if plan is None else plan.attention(),
         )  # fmt: skip
-    return out
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        plan = self._choices.find("add_rms_norm", Shape(1, 1, x.shape[-1], _name(x.dtype)), len(x), 1)
+        return rms_norm.add_rms_norm(x, residual, weight, eps, tile=None if plan is None else plan.tile())
 
 
-def latent_attention(query: torch.Tensor, pool: torch.Tensor, pages: Pages, latent: int, scale: float) -> torch.Tensor:
-    """``ops.LatentAttention``. Chunks go through the general kernel, whose values are a view of the keys."""
-    out = query.new_empty((*query.shape[:2], latent))
-    decodes = pages.decode_rows
-    if decodes is not None:
-        width = query.shape[-1] - latent
-        rows = query[decodes.rows]
-        out[decodes.rows] = mla_decode(rows, pool, decodes.table, decodes.lengths, scale, width)[0]
-    for run in pages.chunk_rows:
-        values = pool[..., :latent]
-        paged_prefill(
-            query[run.rows], pool, values, run.table, run.starts, run.lengths, run.max_rows, scale, out=out[run.rows]
-        )
-    return out
+@cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def make_experts(weights: ExpertWeights, dtype: torch.dtype, device: torch.device) -> StackedExperts:
@@ -120,18 +159,21 @@ def delta(
     return form(q, k, v, decay, beta, states, batch, scale)
 
 
-TRITON = Ops(
-    "triton",
-    make_linear=linear.make_linear,
-    rms_norm=rms_norm.rms_norm,
-    add_rms_norm=rms_norm.add_rms_norm,
-    rope=turn,
-    rope_store=rope_store,
-    swiglu=swiglu,
-    store_kv=store_kv,
-    attention=attention,
-    latent_attention=latent_attention,
-    route=moe_routing.route,
-    make_experts=make_experts,
-    delta=delta,
-)
+def triton_ops(choices: Choices = NOTHING) -> Ops:
+    """The operators, launched as ``choices`` say where they say something."""
+    attends = Attends(choices)
+    return Ops(
+        "triton",
+        make_linear=linear.make_linear,
+        rms_norm=rms_norm.rms_norm,
+        add_rms_norm=attends.add_rms_norm,
+        rope=turn,
+        rope_store=rope_store,
+        swiglu=swiglu,
+        store_kv=store_kv,
+        attention=attends.attention,
+        latent_attention=attends.latent_attention,
+        route=moe_routing.route,
+        make_experts=make_experts,
+        delta=delta,
+    )
