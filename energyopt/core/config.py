@@ -126,6 +126,32 @@ class KvConfig(Config):
         return self
 
 
+class KvTransferConfig(Config):
+    """How an engine hands prompts over to others and takes them, which makes it fit for a prefill or a decode pool.
+
+    ``transport``: shared memory between processes of one host, TCP, or a Mooncake pool at the address ``pool``.
+    ``host`` and ``port`` (0: a free one) are where this engine lends its blocks by TCP, ``advertise`` how its peers
+    reach it (None: as ``host``). ``peers`` are the hosts that it fetches from, whatever a request says. ``lease`` is
+    how many seconds blocks wait without a sign of life from whoever wants them.
+    """
+
+    transport: Literal["shm", "tcp", "mooncake"] = "shm"
+    host: str = "127.0.0.1"
+    port: int = Field(0, ge=0, le=65535)
+    advertise: str | None = None
+    peers: tuple[str, ...] = ("127.0.0.1", "::1", "localhost")
+    lease: float = Field(30.0, ge=1.0, le=480.0)
+    failure_policy: Literal["recompute", "fail"] = "recompute"
+    pool: str | None = None
+    pool_bytes: Bytes = Field(Bytes(1 << 30), gt=0)
+
+    @model_validator(mode="after")
+    def _pool_goes_with_its_transport(self) -> KvTransferConfig:
+        if (self.transport == "mooncake") != (self.pool is not None):
+            raise ValueError("transport mooncake needs pool, the address of the pool, and no other transport has one")
+        return self
+
+
 class EngineConfig(Config):
     """One engine instance.
 
@@ -147,6 +173,7 @@ class EngineConfig(Config):
     max_num_queued_reqs: int = Field(1024, ge=1)
     kv: KvConfig = KvConfig()
     layout: ParallelLayout = ParallelLayout()
+    kv_transfer: KvTransferConfig | None = None
 
     @model_validator(mode="after")
     def _budget_covers_decodes(self) -> EngineConfig:
