@@ -8,7 +8,7 @@ import typer
 
 from api.keys import read_keys
 from energyopt.compose.service import ServeRequest, run_service
-from energyopt.core.config import parse_config
+from energyopt.core.config import KernelsName, parse_config
 
 from .account_options import ApiKeys, IdleEnergy, Reservation, shares
 from .engine_options import engine_config
@@ -43,7 +43,7 @@ def serve(
     api_keys: ApiKeys = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where the engine runs.")] = "auto",
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="Weights.")] = "auto",
-    kernels: Annotated[Literal["auto", "reference"], typer.Option(help="Operator implementations.")] = "auto",
+    kernels: Annotated[KernelsName, typer.Option(help="Operator implementations.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of sampling without a seed of its own.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: every core.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Context limit; default: the model's.")] = None,

@@ -21,6 +21,9 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
 """``cuda`` is also torch's name for ROCm devices."""
 
+KernelsName = Literal["auto", "triton", "torch", "reference"]
+"""Implementations of the operators: Triton's are for GPUs, torch's for all devices, the reference is the slow twin."""
+
 MAX_THREADS = 1024
 """More than any machine's cores; libraries that are asked for more than a process may have end it without a word."""
 
@@ -166,7 +169,7 @@ class EngineConfig(Config):
     device: DeviceKind = "auto"
     seed: int = 0
     threads: int | None = Field(None, ge=1, le=MAX_THREADS)
-    kernels: Literal["auto", "reference"] = "auto"
+    kernels: KernelsName = "auto"
     max_model_len: int | None = Field(None, ge=1)
     max_num_seqs: int = Field(64, ge=1)
     max_num_batched_tokens: int = Field(2048, ge=1)

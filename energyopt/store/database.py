@@ -16,6 +16,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.errors import ConfigError, StoreError
+from energyopt.core.places import data_folder
 
 from .migrations import migrate
 from .refusal import refusal
@@ -36,12 +37,7 @@ def default_url(environ: Mapping[str, str]) -> str:
 
     A relative XDG_DATA_HOME is ignored, as its specification asks. Raises ConfigError if HOME is needed and unset.
     """
-    data, home = environ.get("XDG_DATA_HOME", ""), environ.get("HOME", "")
-    if not os.path.isabs(data):
-        if not home:
-            raise ConfigError("HOME is not set, so there is no default place for results: name a database.")
-        data = os.path.join(home, ".local", "share")
-    return f"sqlite:///{os.path.join(data, 'energyopt', 'energyopt.db')}"
+    return f"sqlite:///{data_folder(environ) / 'energyopt.db'}"
 
 
 def database_file(url: str) -> str | None:

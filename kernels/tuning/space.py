@@ -39,8 +39,13 @@ def candidates(arch: Arch, problem: Problem, multiprocessors: int) -> list[Plan]
 
 
 def permits(arch: Arch, problem: Problem, plan: Plan) -> bool:
-    """Whether ``plan``, from a file, is one that this module could have proposed on some device of ``arch``."""
-    if problem.op not in OPS:
+    """Whether ``plan``, from a file, is one that this module could have proposed on some device of ``arch``.
+
+    Raises ValueError for a number format that does not exist.
+    """
+    shape = problem.shape
+    grouped = shape.kv_heads > 0 and shape.heads % shape.kv_heads == 0
+    if problem.op not in OPS or shape.width < 1 or grouped == (problem.op == "mla_decode"):
         return False
     default = default_plan(arch, problem, arch.multiprocessors)
     parts_known = plan.parts == 0 if default.parts == 0 else plan.parts in _powers(MAX_PARTS)

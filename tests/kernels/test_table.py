@@ -49,8 +49,8 @@ def test_comes_back_as_it_was_written(tmp_path: Path) -> None:
     [
         ({"format": 2}, "format"), ({"objective": "beauty"}, "objective"), ({"extra": 1}, "extra"),
         ({"entry": {"rows": 0}}, "rows"), ({"entry": {"rows": "64"}}, "rows"),
-        ({"entry": {"seconds": -1.0}}, "seconds"), ({"entry": {"plan": {"rows": 16, "shell": 1}}}, "shell"), ({"entries": [1] * 2001}, "entries"),
-        ({"measured": {"device": ""}}, "measured"),
+        ({"entry": {"seconds": -1.0}}, "seconds"), ({"entries": [1] * 2001}, "entries"),
+        ({"entry": {"plan": {"rows": 16, "shell": 1}}}, "shell"), ({"measured": {"device": ""}}, "measured"),
     ],
 )  # fmt: skip
 def test_refuses_what_is_no_table(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
