@@ -12,6 +12,7 @@ from typing import Any
 
 from energyopt.core.errors import PromptTooLongError, RequestError
 from energyopt.core.units import Seconds
+from engine.disagg.params import FIELD, Transfer, parse_transfer
 from engine.request import SamplingParams
 
 from .errors import UnknownModelError
@@ -99,6 +100,16 @@ def timeout_of(body: GenerationBody, headers: Mapping[str, str]) -> Seconds | No
     return Seconds(float(given))
 
 
+def transfer_of(services: Services, body: GenerationBody, single: bool) -> Transfer | None:
+    """The leg of a hand-over that this call is. Raises RequestError where it cannot be one."""
+    transfer = None if body.kv_transfer_params is None else parse_transfer(body.kv_transfer_params)
+    if transfer is not None and not services.hands_over:
+        raise RequestError(f"{FIELD}: this engine hands nothing over; start it with --kv-transfer.", param=FIELD)
+    if transfer is not None and not single:
+        raise RequestError(f"{FIELD}: only one prompt with n = 1 can be handed over.", param=FIELD)
+    return transfer
+
+
 async def tokenized(raw_bytes: int, encode: Callable[[], list[list[int]]]) -> list[list[int]]:
     """Run ``encode`` here when the body is small, else on a thread, so that other streams go on."""
     return await asyncio.to_thread(encode) if raw_bytes > _OFF_LOOP_BYTES else encode()
@@ -127,11 +138,13 @@ def plan(
     call_id = f"{prefix}-{uuid.uuid4().hex}"
     single = n * len(prompts) == 1
     jobs: list[Job] = []
-    timeout = timeout_of(body, headers)
+    timeout, transfer = timeout_of(body, headers), transfer_of(services, body, single)
     for prompt, echo in zip(prompts, echoes or ("",) * len(prompts), strict=True):
         for choice in range(n):
             request_id = call_id if single else f"{call_id}-{len(jobs)}"
-            params = replace(sampling(services, body, max_tokens(prompt), logprobs, choice), timeout=timeout)
+            params = replace(
+                sampling(services, body, max_tokens(prompt), logprobs, choice), timeout=timeout, transfer=transfer
+            )
             jobs.append(Job(request_id, prompt, params, first=choice == 0, echo=echo))
     options = body.stream_options
     return Call(

@@ -47,7 +47,6 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "guided_regex": (),
     "include_reasoning": (True,),
     "include_stop_str_in_output": (False,),
-    "kv_transfer_params": (),
     "length_penalty": (1,),
     "modalities": (["text"],),
     "moderation": (),

@@ -59,6 +59,7 @@ class GenerationBody(BaseModel):
     priority: int | None = None
     timeout: float | None = None
     session_id: str | None = Field(None, max_length=256)
+    kv_transfer_params: dict[str, object] | None = None
 
     def biases(self) -> tuple[tuple[int, float], ...]:
         """``logit_bias`` as pairs. Raises RequestError for a key that is not a token id."""

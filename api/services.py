@@ -81,7 +81,8 @@ class Limits:
 class Services:
     """The bundle. ``model_names`` holds the served name first, then its aliases; ``energy`` is None without a meter.
 
-    ``created`` is the Unix time reported for the model. With ``api_key`` or
+    ``created`` is the Unix time reported for the model. ``hands_over``: the engine takes
+    ``kv_transfer_params``. With ``api_key`` or
     ``tenants`` (tenant by key) every route under ``/v1`` asks for one of the keys. Raises ConfigError without a model
     name or with an empty key.
     """
@@ -97,6 +98,7 @@ class Services:
     tenants: Mapping[str, str] = field(default_factory=dict)
     created: int = 0
     limits: Limits = field(default_factory=Limits)
+    hands_over: bool = False
 
     def __post_init__(self) -> None:
         if not self.model_names or not all(self.model_names):

@@ -13,6 +13,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Protocol
 
 from energyopt.core.records import FinishReason
+from engine.disagg.params import FIELD
 from engine.output import Output
 from engine.ports import Tokenizer
 
@@ -81,7 +82,11 @@ class _Frame(ABC):
         for index, parts in enumerate(outputs):
             logprobs = self._logprobs(index, parts) if self._wants_logprobs[index] else None
             choices.append(self._choice(index, self._body(index, text_of(parts)), logprobs, reason_of(parts)))
-        return json.dumps({**self._head, "object": self._reply_object, "choices": choices, "usage": usage}).encode()
+        reply = {**self._head, "object": self._reply_object, "choices": choices, "usage": usage}
+        offer = outputs[0][-1].offer if outputs and outputs[0] else None
+        if offer is not None:
+            reply[FIELD] = offer.wire()
+        return json.dumps(reply).encode()
 
     def _event(self, choices: Sequence[Json], usage: Json | None) -> bytes:
         tail = {"usage": usage} if self._tells_usage else {}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 
 from energyopt.core.clock import Clock
 from energyopt.core.config import EngineConfig, KvConfig
 
+from .disagg.assembly import open_exchange
+from .disagg.ports import Remote
 from .fingerprint import kv_layout
 from .kv.assembly import open_tiers
 from .kv.chooser import Chooser, LoadAlways, LoadIfCheaper
@@ -17,6 +20,9 @@ from .mover import TorchMover
 from .runner import TorchRunner
 
 logger = logging.getLogger(__name__)
+
+SECRET = "ENERGYOPT_KV_SECRET"
+"""The environment's name for what engines that hand over to each other must all know; it is in no configuration."""
 
 
 def tiers_for(
@@ -37,6 +43,14 @@ def tiers_for(
     economy = economy or Economy()
     chooser = choose_loads(config.kv, economy, mover.block_bytes)
     return open_tiers(config, mover, clock, chooser=chooser, on_load=economy.on_load)
+
+
+def exchange_for(config: EngineConfig, loaded: LoadedModel, runner: TorchRunner, clock: Clock) -> Remote | None:
+    """None unless ``config`` says that this engine hands over. Raises what ``open_exchange`` does."""
+    if config.kv_transfer is None:
+        return None
+    mover = TorchMover(runner.pool, kv_layout(loaded, runner.cache))
+    return open_exchange(config.kv_transfer, mover, clock, secret=os.environ.get(SECRET, "").encode())
 
 
 def choose_loads(kv: KvConfig, economy: Economy, block_bytes: int) -> Chooser:

@@ -11,11 +11,12 @@ from energyopt.core.errors import ModelFormatError, SensorError
 from energyopt.core.records import RequestRecord, StepRecord
 from energyopt.core.results import EnergyTotal, total_energy
 from energyopt.core.units import Seconds
+from engine.disagg.ports import Remote
 from engine.front import EngineFront
 from engine.kv.economy import Economy, EnergyBetween
 from engine.kv.tiers import Tiers
 from engine.models import LoadedModel, load_model
-from engine.offload import tiers_for
+from engine.offload import exchange_for, tiers_for
 from engine.runner import TorchRunner
 from telemetry.cost_model import FittedWeight
 from telemetry.idle import IdlePolicy
@@ -54,6 +55,7 @@ class LoadedEngine:
     clock: Clock
     tiers: Tiers | None
     economy: Economy
+    remote: Remote | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     """What the sensors call the runner's devices, where they call them otherwise."""
 
@@ -77,6 +79,7 @@ class LoadedEngine:
             on_step=record,
             on_request=on_request,
             tiers=self.tiers,
+            remote=self.remote,
         )
         return RunningEngine(self.loaded, front, self.meter)
 
@@ -103,7 +106,8 @@ def load_engine(
     )
     economy = Economy(_energy_of(meter) if meter.channels else None)
     tiers = tiers_for(config, loaded, runner, clock, economy=economy)
-    return LoadedEngine(config, loaded, runner, meter, clock, tiers, economy, found.names)
+    remote = exchange_for(config, loaded, runner, clock)
+    return LoadedEngine(config, loaded, runner, meter, clock, tiers, economy, remote, found.names)
 
 
 def _energy_of(meter: Meter) -> EnergyBetween:

@@ -148,6 +148,7 @@ class _Service:
             api_key=self._request.api_key,
             tenants=self._request.tenants,
             created=int(time.time()),
+            hands_over=self._request.engine.kv_transfer is not None,
         )
 
     def description(self) -> list[str]:
