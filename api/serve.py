@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from energyopt.core.errors import ConfigError
 from energyopt.core.units import Seconds
@@ -86,7 +86,7 @@ class Server(uvicorn.Server):
 
     def __init__(
         self,
-        app: FastAPI,
+        app: ASGIApp,
         *,
         grace: Seconds,
         abort: Callable[[], None],
@@ -155,7 +155,7 @@ class Server(uvicorn.Server):
 
 
 def serve(
-    app: FastAPI,
+    app: ASGIApp,
     listener: socket.socket,
     *,
     grace: Seconds = Seconds(30.0),

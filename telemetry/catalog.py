@@ -13,6 +13,7 @@ from .account_catalog import ACCOUNT, STORE
 from .control_catalog import CONTROL
 from .device_catalog import AGENT, DEVICE
 from .metric import PREFIX, Kind, Metric, own
+from .router_catalog import ROUTER
 from .tier_catalog import TIERS
 
 __all__ = ["ACCOUNT", "AGENT", "CATALOG", "CONTROL", "CPU", "DEVICE", "GPU", "PREFIX", "Metric", "SensorMetrics"]
@@ -174,6 +175,7 @@ CATALOG: tuple[Metric, ...] = (
     *STORE,
     *TIERS,
     *CONTROL,
+    *ROUTER,
     REQUESTS,
     TOKENS,
     PROMPT_SOURCE,

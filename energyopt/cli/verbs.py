@@ -29,6 +29,7 @@ class Verb:
 VERBS = (
     Verb(("tune",), "energyopt.cli.tune", "tune", "Find and verify the best configuration for an SLO."),
     Verb(("serve",), "energyopt.cli.serve", "serve", "Serve a model over HTTP, with joules in every reply."),
+    Verb(("router",), "energyopt.cli.router", "router", "One address before several engines, by cache and load."),
     Verb(("measure",), "energyopt.cli.measure", "measure", "Joules, watts and time of any command."),
     Verb(("cap", "show"), "energyopt.cli.cap", "show", "Power limits of each GPU, and who holds it."),
     Verb(("cap", "set"), "energyopt.cli.cap", "set_cap", "Cap GPUs for a time; what was found comes back."),

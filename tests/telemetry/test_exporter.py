@@ -12,6 +12,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from api.router.metrics import RouterCollector, RouterPage
+from api.router.router import Router
+from api.router.settings import BackendConfig, RouterConfig
 from energyopt.core.clock import FakeClock
 from energyopt.core.config import PowerConfig
 from energyopt.core.footprint import FootprintConfig
@@ -365,7 +368,7 @@ def test_everything_published_is_in_the_catalogue(clock: FakeClock) -> None:
     agent.register(StoreCollector(lambda: WriterStats(0, 0, 1, 1, 2, 3, 4, None)))
     known = {metric.family: metric for metric in CATALOG}
     seen = set()
-    for family in parse_text(text.decode() + generate_latest(agent).decode() + control_page()):
+    for family in parse_text(text.decode() + generate_latest(agent).decode() + control_page() + router_page()):
         metric = known[family.name]
         seen.add(family.name)
         assert family.type == metric.kind
@@ -388,6 +391,19 @@ def control_page() -> str:
         registry = CollectorRegistry()
         registry.register(ControlCollector(lease, loop))
         return generate_latest(registry).decode()
+
+
+def router_page() -> str:
+    """A router to which everything has happened once."""
+    router, name = Router(RouterConfig(backends=(BackendConfig(url="http://one:1"),))), "one:1"
+    counts = router.counts
+    counts.requests[name, "200"] = 1
+    for counter in (counts.retries, counts.refused, counts.prompt_tokens, counts.hit_tokens, counts.event_gaps):
+        counter[name] = 1
+    for distribution in (counts.delay, counts.queued, counts.first_byte(name)):
+        distribution.add(0.5)
+    page, _ = RouterPage(RouterCollector(router.fleet, counts)).render("")
+    return page.decode()
 
 
 def test_two_exporters_do_not_collide(clock: FakeClock) -> None:

@@ -1,0 +1,62 @@
+"""The server's side of a client's connection: a bound on its head, and a way to cut it."""
+
+from __future__ import annotations
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+CUT = "energyopt.cut"
+"""The scope's extension that ends the connection at once: how a body that breaks off is told from a whole one."""
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%b"
+)
+_WORDS = b'{"error": {"message": "The headers are longer than allowed.", "type": "invalid_request_error"}}'
+
+
+class Door(HttpToolsProtocol):
+    """Counts what comes before a head is complete, also within a line that does not end."""
+
+    max_head_bytes = 64 * 2**10
+    _head_bytes = 0
+    _in_body = False
+    _refused = False
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        if not self._in_body:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if not self._in_body and self._head_bytes > self.max_head_bytes:
+            self._refuse()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {CUT: self.transport.abort}  # type: ignore[dict-item]
+
+    def on_headers_complete(self) -> None:
+        self._in_body, self._head_bytes = True, 0
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_head_bytes:
+            self._refuse()
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_body, self._head_bytes = False, 0
+        if not self._refused:
+            super().on_message_complete()
+
+    def _refuse(self) -> None:
+        if not self._refused and not self.transport.is_closing():
+            self._refused = True
+            self.transport.write(_TOO_LARGE % (len(_WORDS), _WORDS))
+            self.transport.close()
+
+
+def door(max_header_bytes: int) -> type[Door]:
+    """The protocol class of a server that takes at most so many bytes of URL and header lines a request."""
+    return type("Door", (Door,), {"max_head_bytes": max_header_bytes})

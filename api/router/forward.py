@@ -1,0 +1,207 @@
+"""One request on its way: chosen a backend, sent, answered, and sent again elsewhere if no byte has come back yet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from dataclasses import dataclass
+
+from starlette.types import Receive, Scope, Send
+
+from api.errors import problem_of
+from energyopt.core.clock import Clock
+from energyopt.core.errors import EnergyoptError, OverloadedError
+from energyopt.core.units import Seconds
+from engine.routing.desk import Asked
+from engine.routing.names import BYTES_PER_TOKEN
+
+from .backend import Backend
+from .connection import Connection
+from .counts import Counts
+from .door import CUT
+from .errors import BackendError
+from .fleet import Fleet, Seat
+from .headers import Header, back, onward, value_of
+from .view import View, view_of
+
+_log = logging.getLogger(__name__)
+
+ELSEWHERE = frozenset((429, 502, 503, 504))
+"""Answers that another backend may better: this one is overloaded, or stands before one that does not answer."""
+SICK = frozenset((500, 502, 504))
+"""Answers that speak of a fault of the backend; 503 is what a healthy one says when it is full."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request while it is on its way. ``arrived`` is when the client had sent all of it."""
+
+    scope: Scope
+    send: Send
+    body: bytes
+    view: View
+    arrived: Seconds
+    started: bool = False
+    events: bool = False
+
+
+class Forwarder:
+    """Carries requests to backends and answers back, byte for byte. ``strip_key``: the client's key was for us."""
+
+    def __init__(self, fleet: Fleet, counts: Counts, clock: Clock, *, retries: int, strip_key: bool) -> None:
+        self._fleet, self._counts, self._clock = fleet, counts, clock
+        self._retries, self._strip_key = retries, strip_key
+
+    async def carry(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
+        """Answer one request; when the client goes away, so does the request to the backend."""
+        arrived = self._clock.now()
+        exchange = Exchange(scope, send, body, view_of(body, scope["headers"]), arrived)
+        departure = _Departure(receive)
+        try:
+            await self._carry(exchange)
+        except asyncio.CancelledError:
+            if not departure.happened:
+                raise
+        finally:
+            departure.ignore()
+
+    async def _carry(self, exchange: Exchange) -> None:
+        tried: list[str] = []
+        while True:
+            try:
+                seat = await self._seat(exchange, tried)
+            except OverloadedError as error:
+                self._counts.refused["draining" if self._fleet.draining else "full"] += 1
+                await _refuse(exchange, error)
+                return
+            tried.append(seat.backend.name)
+            if await self._attempt(exchange, seat, tried):
+                return
+            self._counts.retries[seat.backend.name] += 1
+
+    async def _seat(self, exchange: Exchange, tried: list[str]) -> Seat:
+        view, start = exchange.view, self._clock.now()
+        asked = Asked(view.prompt, start, view.session, view.output_tokens)
+        seat = await self._fleet.seat(asked, view.model, tried)
+        self._counts.queued.add(self._clock.now() - start)
+        return seat
+
+    async def _attempt(self, exchange: Exchange, seat: Seat, tried: list[str]) -> bool:
+        """One backend's try; False if nothing has reached the client and another backend may do better."""
+        backend, connection, outcome, produced = seat.backend, None, "gone", 0
+        again = len(tried) <= self._retries and bool(self._fleet.fit(exchange.view.model, tried))
+        try:
+            connection = await self._send(exchange, backend)
+            if connection.status in ELSEWHERE and again:
+                outcome = str(connection.status)
+                self._judge(backend, connection.status)
+                return False
+            self._counts.prompt_tokens[backend.name] += seat.ticket.prompt_tokens
+            self._counts.hit_tokens[backend.name] += min(seat.cached_tokens, seat.ticket.prompt_tokens)
+            produced = await self._relay(exchange, seat, connection)
+            outcome = str(connection.status)
+            self._judge(backend, connection.status)
+        except BackendError as error:
+            outcome = "broken"
+            self._fault(backend, error)
+            if not exchange.started and again:
+                return False
+            await _break(exchange, error)
+        finally:
+            self._counts.requests[backend.name, outcome] += 1
+            if connection is not None:
+                backend.pool.release(connection)
+            self._fleet.leave(seat, produced)
+        return True
+
+    async def _send(self, exchange: Exchange, backend: Backend) -> Connection:
+        scope = exchange.scope
+        headers = onward(scope["headers"], authorization=backend.authorization, strip_key=self._strip_key)
+        if value_of(headers, b"x-request-id") is None:
+            headers.append((b"x-request-id", uuid.uuid4().hex.encode()))
+        path: bytes = scope["raw_path"]
+        if scope["query_string"]:
+            path += b"?" + scope["query_string"]
+        self._counts.delay.add(self._clock.now() - exchange.arrived)
+        return await backend.pool.send(scope["method"].encode(), path, headers, exchange.body)
+
+    async def _relay(self, exchange: Exchange, seat: Seat, connection: Connection) -> int:
+        """Pass the answer on as it comes; returns about how many tokens it had: pieces of a stream, or by length."""
+        send, pieces, size = exchange.send, 0, 0
+        headers = back(connection.headers)
+        exchange.started, exchange.events = True, _is_event_stream(headers)
+        await send({"type": "http.response.start", "status": connection.status, "headers": headers})
+        while True:
+            data = await connection.read()
+            if not pieces:
+                self._fleet.desk.book.began(seat.ticket)
+                self._counts.first_byte(seat.backend.name).add(self._clock.now() - exchange.arrived)
+            pieces += 1
+            size += len(data)
+            ended = not data or connection.complete
+            await send({"type": "http.response.body", "body": data, "more_body": not ended})
+            if ended:
+                return pieces if exchange.events else size // BYTES_PER_TOKEN
+
+    def _judge(self, backend: Backend, status: int) -> None:
+        if status in SICK:
+            self._fault(backend, BackendError(f"{backend.name} answered {status}."))
+        else:
+            backend.health.succeeded()
+
+    def _fault(self, backend: Backend, error: BackendError) -> None:
+        backend.trouble = str(error)
+        if backend.health.failed(self._clock.now()):
+            _log.warning("%s takes no requests for a while: %s", backend.name, error)
+
+
+async def _refuse(exchange: Exchange, error: EnergyoptError) -> None:
+    """An answer of the router's own, in OpenAI's shape."""
+    problem = problem_of(error)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(problem.body)).encode())]
+    headers += [(name.encode(), value.encode()) for name, value in problem.headers.items()]
+    await exchange.send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await exchange.send({"type": "http.response.body", "body": problem.body})
+
+
+async def _break(exchange: Exchange, error: BackendError) -> None:
+    """Tell the client that no answer comes, or that it is incomplete: never a whole one that is not.
+
+    An event stream ends with an error event and without ``[DONE]``; any other body is cut with its connection.
+    """
+    if not exchange.started:
+        await _refuse(exchange, error)
+    elif exchange.events:
+        event = b"\n\nevent: error\ndata: " + problem_of(error).body + b"\n\n"
+        await exchange.send({"type": "http.response.body", "body": event, "more_body": False})
+    else:
+        exchange.scope["extensions"][CUT]()
+
+
+def _is_event_stream(headers: list[Header]) -> bool:
+    """Whether an error event may follow what was sent: an event stream whose length was not announced."""
+    kind = value_of(headers, b"content-type") or b""
+    return kind.lower().startswith(b"text/event-stream") and value_of(headers, b"content-length") is None
+
+
+class _Departure:
+    """Watches for the client's going away, which cancels the task that serves it."""
+
+    def __init__(self, receive: Receive) -> None:
+        self.happened = False
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._watch: asyncio.Future[object] = asyncio.ensure_future(receive())
+        self._watch.add_done_callback(self._gone)
+
+    def ignore(self) -> None:
+        """The answer is complete: what the client does now is no departure."""
+        self._watch.remove_done_callback(self._gone)
+        self._watch.cancel()
+
+    def _gone(self, watch: asyncio.Future[object]) -> None:
+        if not watch.cancelled() and watch.exception() is None:
+            self.happened = True
+            self._task.cancel()

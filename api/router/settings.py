@@ -1,0 +1,101 @@
+"""What a router is told: its backends, its policy and its limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from energyopt.core.config import Config
+from energyopt.core.units import Seconds
+from engine.routing.choose import PolicyName
+from engine.routing.cost import TIER_CREDIT
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\[\]-]{0,99}")
+
+
+class BackendConfig(Config):
+    """One engine. ``url`` ends before ``/v1``; ``name`` is by default its host and port.
+
+    ``api_key`` is sent to it instead of what the client sent. ``max_concurrency`` requests at most are there at once.
+    ``speed`` is relative to the other backends. ``ca_file`` holds the authorities to believe (default: the system's);
+    ``verify`` False believes any certificate.
+    """
+
+    url: str
+    name: str = ""
+    api_key: str | None = Field(None, min_length=1, repr=False)
+    max_concurrency: int = Field(256, ge=1)
+    speed: float = Field(1.0, gt=0)
+    joules_per_token: float | None = Field(None, ge=0)
+    ca_file: str | None = None
+    verify: bool = True
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        parts = urlsplit(url)
+        try:
+            port_allowed = parts.port != 0
+        except ValueError:
+            port_allowed = False
+        if parts.scheme not in ("http", "https") or not parts.hostname or not port_allowed:
+            raise ValueError("expected an address such as http://host:8000")
+        if parts.username is not None or parts.query or parts.fragment or not url.isascii():
+            raise ValueError("expected scheme, host, port and path alone, such as https://host:8000/base")
+        return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+    @model_validator(mode="after")
+    def _has_a_name(self) -> BackendConfig:
+        if not self.name:
+            object.__setattr__(self, "name", urlsplit(self.url).netloc)
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name {self.name[:100]!r} is not allowed: expected up to 100 of A-Z a-z 0-9 . _ : -")
+        return self
+
+
+class RouterConfig(Config):
+    """All of a router's settings; the file of ``energyopt router --config`` has these keys.
+
+    ``decode_weight`` and ``recent_weight`` are prompt tokens per token of that load, ``joules_weight`` prompt tokens
+    per joule; ``tier_credit`` is the share of a cached token's computing that is saved when it comes from that tier.
+    ``cache_tokens`` is about what a backend's cache holds, for those that send no events.
+    ``retries`` are attempts at other backends, before the first byte of an answer. ``eject_after`` failures in a row
+    take a backend out for ``eject_seconds``, twice as long each time. ``max_queue`` requests wait for a place,
+    each ``queue_seconds`` at most.
+    """
+
+    backends: tuple[BackendConfig, ...] = Field(min_length=1, max_length=256)
+    policy: PolicyName = "prefix"
+    seed: int = 0
+    decode_weight: float = Field(0.1, ge=0)
+    recent_weight: float = Field(0.1, ge=0)
+    joules_weight: float = Field(0.0, ge=0)
+    tier_credit: dict[str, float] = Field(default_factory=lambda: dict(TIER_CREDIT))
+    cache_tokens: int = Field(4_000_000, ge=64)
+    api_key: str | None = Field(None, min_length=1, repr=False)
+    retries: int = Field(2, ge=0, le=16)
+    eject_after: int = Field(3, ge=1)
+    eject_seconds: Seconds = Field(Seconds(5.0), gt=0)
+    health_seconds: Seconds = Field(Seconds(5.0), ge=0.05)
+    connect_seconds: Seconds = Field(Seconds(5.0), gt=0)
+    silence_seconds: Seconds = Field(Seconds(600.0), gt=0)
+    max_queue: int = Field(1024, ge=0)
+    queue_seconds: Seconds = Field(Seconds(30.0), ge=0)
+    grace_seconds: Seconds = Field(Seconds(30.0), ge=0)
+    max_body_bytes: int = Field(32 * 2**20, ge=1)
+    max_header_bytes: int = Field(64 * 2**10, ge=1024)
+    kv_events: bool = True
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> RouterConfig:
+        twice = _repeated([backend.name for backend in self.backends])
+        if twice is not None:
+            raise ValueError(f"backends holds {twice} twice: each needs a name of its own")
+        return self
+
+
+def _repeated(names: Sequence[str]) -> str | None:
+    return next((name for at, name in enumerate(names) if name in names[:at]), None)
