@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
@@ -22,8 +22,8 @@ from .model.decoder import Decoder
 from .model.gguf_file import GgufFile
 from .model.gguf_source import GgufSource
 from .model.hf_source import HfSource
-from .model.llama import load_llama
-from .model.source import WeightSource
+from .model.layers.loader import Loader
+from .model.spec import DecoderSpec
 from .parallel.ports import Place
 from .ports import Tokenizer
 from .tokenizer import from_directory, from_gguf
@@ -43,17 +43,27 @@ ALIASES: Mapping[str, Alias] = {
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model ready to run. ``chat`` is None if the model has no template. ``dtype`` is the one chosen for "auto"."""
+class OpenedModel:
+    """What is known of a model without its weights: enough to serve one that other processes compute.
+
+    ``chat`` is None if the model has no template. ``dtype`` is the one chosen for "auto".
+    """
 
     name: str
     path: Path
-    model: Decoder
+    spec: DecoderSpec
     tokenizer: Tokenizer
     chat: ChatTemplate | None
     max_model_len: int
     dtype: torch.dtype
     device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel(OpenedModel):
+    """A model ready to run, or one rank's part of it."""
+
+    model: Decoder
 
 
 def load_model(config: EngineConfig, place: Place | None = None, device: torch.device | None = None) -> LoadedModel:
@@ -62,17 +72,27 @@ def load_model(config: EngineConfig, place: Place | None = None, device: torch.d
     Raises ModelNotFoundError, ModelFormatError or UnsupportedModelError; ConfigError for a device that is not here, a
     place that does not divide the model or a context longer than the model's; OutOfMemoryError.
     """
+    opened, source = _opened(config, device)
+    threads = usable_threads(config)
+    torch.set_num_threads(threads)
+    with foreign_memory_errors(f"The weights of {config.model}"), torch.inference_mode():
+        load = Loader(source, select_ops(config.kernels), opened.dtype, opened.device, place)
+        model = Decoder(source.spec, load, source.family.build(source.spec, load), threads)
+    return LoadedModel(**{field.name: getattr(opened, field.name) for field in fields(opened)}, model=model)
+
+
+def open_model(config: EngineConfig) -> OpenedModel:
+    """Find ``config.model`` and read everything but its weights. Raises what ``load_model`` raises, memory aside."""
+    return _opened(config, None)[0]
+
+
+def _opened(config: EngineConfig, device: torch.device | None) -> tuple[OpenedModel, HfSource | GgufSource]:
     path = resolve_model(config.model)
     device = device or choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
-    threads = usable_threads(config)
-    torch.set_num_threads(threads)
     source, tokenizer, chat = _open(path)
-    max_model_len = _context(config, source.spec.context)
-    with foreign_memory_errors(f"The weights of {config.model}"), torch.inference_mode():
-        model = load_llama(source, select_ops(config.kernels), dtype, device, threads, place)
-    name = config.served_model_name or config.model
-    return LoadedModel(name, path, model, tokenizer, chat, max_model_len, dtype, device)
+    name, context = config.served_model_name or config.model, _context(config, source.spec.context)
+    return OpenedModel(name, path, source.spec, tokenizer, chat, context, dtype, device), source
 
 
 def resolve_model(name: str) -> Path:
@@ -97,7 +117,7 @@ def _shipped(name: str, alias: Alias) -> Path:
     raise ModelNotFoundError(f"The model {name!r} is not installed; this installs it: {alias.install}")
 
 
-def _open(path: Path) -> tuple[WeightSource, Tokenizer, ChatTemplate | None]:
+def _open(path: Path) -> tuple[HfSource | GgufSource, Tokenizer, ChatTemplate | None]:
     if path.is_dir():
         return HfSource(path), from_directory(path), _directory_chat(path)
     file = GgufFile(path)

@@ -5,7 +5,7 @@ Tensors in, tensors out: requests and blocks are the runner's business.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -13,26 +13,26 @@ import torch
 from energyopt.core.errors import ConfigError
 from kernels.pages import Pages
 
+from .family import Blueprint
 from .layers.embedding import load_ends
 from .layers.loader import Loader
-from .layers.rotary import Rotary
-from .spec import LlamaSpec
+from .spec import DecoderSpec
 from .step import Keeps, Layer, Step
 
 
 class Decoder:
     """A model, or one pipeline stage of it, on one rank. ``dtype`` is that of the weights and of the KV pool."""
 
-    def __init__(
-        self, spec: LlamaSpec, load: Loader, make_layer: Callable[[int], Layer], rotary: Rotary, threads: int
-    ) -> None:
+    def __init__(self, spec: DecoderSpec, load: Loader, blueprint: Blueprint, threads: int) -> None:
+        """Raises what ``WeightSource.tensor`` raises; ConfigError for a place that does not divide the model."""
         self.spec = spec
         self.dtype = load.dtype
         self.device = load.device
         self.activations = load.activations
         self.place = load.place
         self.layers = layers = stage_layers(spec.layers, load)
-        self._rotary = rotary
+        self._rotaries = blueprint.rotaries
+        self._scale = blueprint.embedding_scale
         self._ops = load.ops
         for index in layers:  # a false number of layers must end here, not after as many tasks
             load.norm(f"model.layers.{index}.input_layernorm", spec.hidden)
@@ -40,9 +40,9 @@ class Decoder:
             ends = pool.submit(
                 load_ends, load, spec.vocab, spec.hidden, first=self.is_first, last=self.is_last, tied=spec.tied
             )
-            self._layers: list[Layer] = list(pool.map(make_layer, layers))
+            self._layers: list[Layer] = list(pool.map(blueprint.make_layer, layers))
             self._embedding, self._head = ends.result()
-        self._norm = load.norm("model.norm", spec.hidden) if self.is_last else None
+        self._norm = load.norm("model.norm", spec.hidden, blueprint.norm_shift) if self.is_last else None
 
     @property
     def is_first(self) -> bool:
@@ -62,7 +62,8 @@ class Decoder:
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Hidden states (rows, hidden) of ``tokens`` (rows,). Only the first stage can."""
         assert self._embedding is not None, "only the first stage embeds"
-        return self._embedding(tokens)
+        hidden = self._embedding(tokens)
+        return hidden if self._scale == 1.0 else hidden * self._scale
 
     def forward(
         self, hidden: torch.Tensor, positions: torch.Tensor, pages: Pages, pools: Sequence[torch.Tensor]
@@ -72,7 +73,7 @@ class Decoder:
         ``positions`` (rows,). What the layers keep of the rows is written to ``pools``, one a layer of this stage, each
         (blocks, block_tokens, *keeps).
         """
-        step = Step(self._rotary(positions), pages)
+        step = Step(tuple(rotary(positions) for rotary in self._rotaries), pages)
         for layer, pool in zip(self._layers, pools, strict=True):
             hidden = layer(hidden, step, pool)
         return hidden

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from energyopt.core.errors import ModelFormatError, UnsupportedModelError
 
+from .family import Family
 from .gguf_file import GgufFile
+from .llama import LLAMA
 from .source import WHOLE, Part
 from .spec import LlamaSpec, RopeScaling
 
@@ -39,6 +41,14 @@ class GgufSource:
     def __init__(self, file: GgufFile) -> None:
         self._file = file
         self.spec = read_spec(file)
+        self.family: Family[Any] = LLAMA
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and gguf_name(name) in self._file.tensors
+
+    def packed(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
+        """No weight is asked for in this way: those of a GGUF file are dequantized as they are read."""
+        raise ModelFormatError(f"{self._file.path} has no tensor {name!r} of bytes.")
 
     def tensor(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
         """Whole rows of ``part`` are dequantized, and its columns cut from them: rows are what the format divides."""

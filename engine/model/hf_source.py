@@ -1,10 +1,14 @@
-"""Llama weights and shape out of a Hugging Face directory: ``config.json`` and safetensors files."""
+"""Weights out of a Hugging Face directory: safetensors files, memory-mapped, whole or sharded.
+
+A file's header (its length, every tensor's type, shape and place) is checked by the ``safetensors`` library when it is
+opened; a file that claims more than it holds never gets as far as a tensor.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import threading
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,38 +16,62 @@ from safetensors import SafetensorError, safe_open
 from energyopt.core.errors import ModelFormatError, UnsupportedModelError
 
 from ..files import inside, read_json
+from .families import family_of, read_spec
+from .family import Family
+from .hf_config import HfConfig
 from .source import WHOLE, Part
-from .spec import LlamaSpec, RopeScaling
 
-_ARCHITECTURE = "LlamaForCausalLM"
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_PACKED = {"U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn}
 
 
 class HfSource:
-    """Satisfies ``WeightSource`` for a directory with one ``model.safetensors`` or shards and their index."""
+    """Satisfies ``WeightSource`` for a directory with one ``model.safetensors`` or shards and their index.
+
+    Each file is opened once, when its first tensor is wanted; pages of it reach memory when they are read.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._files = _locate(directory)
         self._directory = directory
-        self.spec = read_spec(directory, "lm_head.weight" in self._files)
+        self._open: dict[Path, Any] = {}
+        self._opening = threading.Lock()
+        config = HfConfig(directory / "config.json")
+        self.family: Family[Any] = family_of(config)
+        self.spec = read_spec(config, self.family, "lm_head.weight" in self._files)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
 
     def tensor(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
+        return self._read(name, shape, part, _FLOATS, "floats of 2 or 4 bytes")
+
+    def packed(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
+        return self._read(name, shape, part, _PACKED, "U8 and F8_E4M3").view(torch.uint8)
+
+    def _read(
+        self, name: str, shape: tuple[int, ...], part: Part, kinds: dict[str, torch.dtype], allowed: str
+    ) -> torch.Tensor:
         path = self._files.get(name)
         if path is None:
             raise ModelFormatError(f"{self._directory} has no tensor {name!r}.")
         try:
-            with safe_open(path, framework="pt") as file:
-                lazy = file.get_slice(name)
-                if (found := tuple(lazy.get_shape())) != shape:
-                    raise ModelFormatError(f"{path}: tensor {name!r} has shape {found}, expected {shape}.")
-                value: torch.Tensor = lazy[part] if part else file.get_tensor(name)
+            file = self._file(path)
+            lazy = file.get_slice(name)
+            if (found := tuple(lazy.get_shape())) != shape:
+                raise ModelFormatError(f"{path}: tensor {name!r} has shape {found}, expected {shape}.")
+            if (kind := lazy.get_dtype()) not in kinds:
+                raise UnsupportedModelError(f"{path}: tensor {name!r} is {kind}; supported are {allowed}.")
+            value: torch.Tensor = lazy[part] if part else file.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise ModelFormatError(f"{path}: tensor {name!r} cannot be read: {error}.") from error
-        if value.dtype not in _FLOATS:
-            raise UnsupportedModelError(
-                f"{path}: tensor {name!r} is {value.dtype}; supported are floats of 2 or 4 bytes."
-            )
         return value
+
+    def _file(self, path: Path) -> Any:
+        with self._opening:
+            if path not in self._open:
+                self._open[path] = safe_open(path, framework="pt")
+            return self._open[path]
 
 
 def _locate(directory: Path) -> dict[str, Path]:
@@ -62,93 +90,3 @@ def _locate(directory: Path) -> dict[str, Path]:
             return dict.fromkeys(file.keys(), path)
     except (OSError, SafetensorError) as error:
         raise ModelFormatError(f"{path} is truncated or not a safetensors file: {error}.") from error
-
-
-def read_spec(directory: Path, has_head: bool) -> LlamaSpec:
-    """The model's numbers out of ``config.json``."""
-    config = _Config(directory / "config.json")
-    architectures = config.get("architectures")
-    if architectures != [_ARCHITECTURE]:
-        raise UnsupportedModelError(
-            f"{config.path} has the architectures {architectures}; supported is {_ARCHITECTURE}."
-        )
-    if config.get("hidden_act", "silu") != "silu":
-        raise UnsupportedModelError(
-            f"{config.path}: hidden_act {config.get('hidden_act')!r} is not supported; silu is."
-        )
-    hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
-    spec = LlamaSpec(
-        name=directory.resolve().name,
-        layers=config.whole("num_hidden_layers"),
-        hidden=hidden,
-        intermediate=config.whole("intermediate_size"),
-        heads=heads,
-        kv_heads=config.whole("num_key_value_heads", heads),
-        head_dim=config.whole("head_dim", hidden // max(heads, 1)),
-        vocab=config.whole("vocab_size"),
-        context=config.whole("max_position_embeddings", 2048),
-        eps=config.number("rms_norm_eps", 1e-6),
-        rope_theta=_theta(config),
-        rope_scaling=_scaling(config),
-        tied=config.get("tie_word_embeddings", False) is True or not has_head,
-        attention_bias=config.get("attention_bias", False) is True,
-        mlp_bias=config.get("mlp_bias", False) is True,
-    )
-    if problem := spec.problems():
-        raise ModelFormatError(f"{config.path}: {problem}.")
-    return spec
-
-
-class _Config:
-    """``config.json`` with typed access; null counts as absent."""
-
-    def __init__(self, path: Path, values: Mapping[str, object] | None = None) -> None:
-        if values is None and not path.is_file():
-            raise ModelFormatError(f"{path.parent} has no config.json.")
-        self.path = path
-        self._values = read_json(path) if values is None else values
-
-    def get(self, key: str, default: object = None) -> object:
-        value = self._values.get(key)
-        return default if value is None else value
-
-    def whole(self, key: str, default: int | None = None) -> int:
-        value = self.get(key, default)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ModelFormatError(f"{self.path}: {key} = {value!r} is not a whole number.")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.get(key, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            raise ModelFormatError(f"{self.path}: {key} = {value!r} is not a number.")
-        return float(value)
-
-    def rope(self) -> _Config:
-        """``rope_parameters`` (transformers 5) or ``rope_scaling`` (before)."""
-        found = self.get("rope_parameters", self.get("rope_scaling", {}))
-        if not isinstance(found, dict):
-            raise ModelFormatError(f"{self.path}: rope parameters {found!r} are not an object.")
-        return _Config(self.path, found)
-
-
-def _theta(config: _Config) -> float:
-    return config.rope().number("rope_theta", config.number("rope_theta", 10000.0))
-
-
-def _scaling(config: _Config) -> RopeScaling | None:
-    rope = config.rope()
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return None
-    if kind == "linear":
-        return RopeScaling("linear", factor=rope.number("factor"))
-    if kind == "llama3":
-        return RopeScaling(
-            "llama3",
-            factor=rope.number("factor"),
-            low_freq_factor=rope.number("low_freq_factor"),
-            high_freq_factor=rope.number("high_freq_factor"),
-            original_context=rope.whole("original_max_position_embeddings"),
-        )
-    raise UnsupportedModelError(f"{config.path}: rope type {kind!r} is not supported; default, linear and llama3 are.")

@@ -1,4 +1,4 @@
-"""What a Llama-family model is: every number that shapes its tensors or enters its arithmetic.
+"""What a model is: every number that shapes its tensors or enters its arithmetic.
 
 Built from a GGUF header or from a Hugging Face ``config.json``; knows neither file, nor tensors, nor devices.
 """
@@ -6,7 +6,12 @@ Built from a GGUF header or from a Hugging Face ``config.json``; knows neither f
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+
+import torch
+
+from kernels.rope_scaling import Plain, Scaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +48,83 @@ class RopeScaling:
         return (1 - blend) * frequency / self.factor + blend * frequency
 
 
-@dataclass(frozen=True, slots=True)
-class LlamaSpec:
-    """Shape and constants of one model. ``tied``: the output projection is the embedding table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderSpec:
+    """What every family has. ``tied``: the output projection is the embedding table."""
 
     name: str
     layers: int
     hidden: int
+    vocab: int
+    context: int
+    eps: float
+    tied: bool = False
+
+    def problems(self) -> str | None:
+        """What makes these numbers impossible, or None: no size is below 1, and no other number below 0."""
+        for name, value in _numbers(self, ""):
+            if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+                return f"{name} {value} must be a finite number of at least 0"
+            if isinstance(value, int) and value < 1:
+                return f"{name} {value} is below 1"
+        return None if self.eps > 0 else f"eps {self.eps} must be above 0"
+
+
+def _numbers(spec: object, prefix: str) -> Iterator[tuple[str, object]]:
+    for one in fields(spec) if is_dataclass(spec) and not isinstance(spec, type) else ():
+        value = getattr(spec, one.name)
+        if is_dataclass(value):
+            yield from _numbers(value, f"{prefix}{one.name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield prefix + one.name, value
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary positions over ``width`` columns, angular frequencies ``theta^(-2i/width)`` before they are scaled."""
+
+    width: int
+    theta: float
+    scaling: Scaling = field(default_factory=Plain)
+
+    def angles(self) -> tuple[list[float], float]:
+        """Scaled frequency of each rotated pair, radians a token, and what cosines and sines are multiplied by."""
+        plain = self.theta ** (-torch.arange(0, self.width, 2, dtype=torch.float64) / self.width)
+        scaled, stretch = self.scaling.apply(plain, self.theta)
+        return scaled.tolist(), stretch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadsSpec(DecoderSpec):
+    """A family with grouped-query attention."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    def problems(self) -> str | None:
+        if problem := DecoderSpec.problems(self):
+            return problem
+        return head_problems(self.heads, self.kv_heads, self.head_dim)
+
+
+def head_problems(heads: int, kv_heads: int, head_dim: int) -> str | None:
+    """What makes these heads impossible, or None."""
+    if heads % kv_heads:
+        return f"{heads} heads are not a multiple of {kv_heads} key/value heads"
+    return f"head_dim {head_dim} is odd" if head_dim % 2 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaSpec(DecoderSpec):
+    """Shape and constants of a Llama."""
+
     intermediate: int
     heads: int
     kv_heads: int
     head_dim: int
-    vocab: int
-    context: int
-    eps: float
     rope_theta: float
     rope_scaling: RopeScaling | None = None
-    tied: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
 
@@ -84,10 +149,8 @@ class LlamaSpec:
         numbers = (self.layers, self.hidden, self.intermediate, self.heads, self.kv_heads, self.head_dim, self.vocab)
         if min(*numbers, self.context) < 1:
             return "a size is below 1"
-        if self.heads % self.kv_heads:
-            return f"{self.heads} heads are not a multiple of {self.kv_heads} key/value heads"
-        if self.head_dim % 2:
-            return f"head_dim {self.head_dim} is odd"
+        if problem := head_problems(self.heads, self.kv_heads, self.head_dim):
+            return problem
         if not (self.eps > 0 and self.rope_theta > 0):
             return f"eps {self.eps} and rope theta {self.rope_theta} must be above 0"
         if self.rope_scaling and self.rope_scaling.factors and len(self.rope_scaling.factors) != self.head_dim // 2:

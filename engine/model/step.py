@@ -14,16 +14,20 @@ from .layers.rotary import Angles
 
 @dataclass(frozen=True, slots=True)
 class Keeps:
-    """What a layer keeps for each token: ``token`` is its shape, (2, kv_heads, head_dim) for keys and values."""
+    """What a layer keeps for each token: ``token`` is its shape, (2, kv_heads, head_dim) for keys and values.
+
+    It is read for the last ``window`` positions only (0: for all).
+    """
 
     token: tuple[int, ...]
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Of one batch: rotary angles of its rows, and where they lie in the pool."""
+    """Of one batch: rotary angles of its rows, of each kind that the model has, and where they lie in the pool."""
 
-    angles: Angles
+    angles: tuple[Angles, ...]
     pages: Pages
 
 

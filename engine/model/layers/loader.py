@@ -47,9 +47,18 @@ class Loader:
         """A small tensor in the activations' type."""
         return self.raw(name, shape, part).to(self.device, self.activations)
 
-    def norm(self, name: str, width: int) -> torch.Tensor:
-        """The weight of a norm over ``width`` columns."""
-        return self.vector(name + ".weight", (width,))
+    def norm(self, name: str, width: int, shift: float = 0.0) -> torch.Tensor:
+        """The weight of a norm over ``width`` columns; ``shift`` is added to what the source has."""
+        weight = self.vector(name + ".weight", (width,))
+        return weight + shift if shift else weight
+
+    def has(self, name: str) -> bool:
+        """Whether the source has a tensor of this name."""
+        return name in self._source
+
+    def packed(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
+        """Bytes of a tensor in a packed format."""
+        return self._source.packed(name, shape, part)
 
     def outputs(self, prefix: str, parts: Mapping[str, tuple[int, range]], width: int, *, bias: bool = False) -> Linear:
         """One product out of several that read the same ``width`` inputs.

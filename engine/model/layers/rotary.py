@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+from ..spec import RopeSpec
+from .loader import Loader
+
 Angles = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines (rows, 1, width) in the form that ``kernels.reference.rope`` takes."""
 
@@ -19,6 +22,12 @@ class Rotary:
         self._frequencies = torch.tensor(frequencies, dtype=torch.float32, device=device)
         self._dtype = dtype
         self._stretch = stretch
+
+    @classmethod
+    def of(cls, rope: RopeSpec, load: Loader) -> Rotary:
+        """The angles of ``rope`` where ``load`` brings weights."""
+        frequencies, stretch = rope.angles()
+        return cls(frequencies, load.device, load.activations, stretch)
 
     def __call__(self, positions: torch.Tensor) -> Angles:
         angles = torch.outer(positions.float(), self._frequencies).unsqueeze(1)

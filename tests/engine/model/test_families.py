@@ -1,0 +1,168 @@
+"""What every family promises: the logits of transformers, whatever the scheduler does with its sequences.
+
+Tiny random models are written by transformers and served by the real scheduler, cache and runner; every row of logits
+that is sampled from is compared with transformers' for the same text.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from energyopt.core.clock import FakeClock
+from energyopt.core.config import EngineConfig, KvConfig
+from energyopt.core.units import Bytes, Seconds
+from engine.batch import Batch
+from engine.kv.configured import cache_for
+from engine.models import LoadedModel, load_model
+from engine.request import Request, SamplingParams
+from engine.runner import TorchRunner
+from engine.scheduler import Scheduler
+from engine.step import StepLoop
+
+TOLERANCE = 1e-4
+BASE: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+MOE: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One tiny model: transformers' configuration class by name, and what it is made with."""
+
+    config: str
+    model: str
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = {
+    "qwen2.5": Case("Qwen2Config", "Qwen2ForCausalLM"),
+    "qwen3": Case("Qwen3Config", "Qwen3ForCausalLM", {"head_dim": 16, "tie_word_embeddings": True}),
+    "qwen3-moe": Case(
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        {**MOE, "head_dim": 8, "num_experts": 6, "norm_topk_prob": True, "mlp_only_layers": [0]},
+    ),
+}
+
+
+class Recorder(TorchRunner):
+    """Keeps every row of logits by request and by the number of tokens it follows."""
+
+    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+        super().__init__(loaded, config, FakeClock())
+        self.rows: dict[tuple[str, int], torch.Tensor] = {}
+
+    def logits(self, batch: Batch) -> torch.Tensor:
+        rows = super().logits(batch)
+        for item, row in zip((item for item in batch.items if item.sample), rows, strict=True):
+            self.rows[item.request.id, item.start + item.count] = row
+        return rows
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A checkpoint on disk, and transformers' model of it."""
+
+    directory: Path
+    oracle: Any
+
+    def config(self, **changes: Any) -> EngineConfig:
+        kv = {"block_tokens": 4, "memory_bytes": Bytes(2**20), **changes.pop("kv", {})}
+        made = EngineConfig(model=str(self.directory), dtype="float32", device="cpu", threads=1, kv=KvConfig(**kv))
+        return made.model_copy(update={"max_num_batched_tokens": 24, "max_num_seqs": 4, **changes})
+
+    def expected(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits (len(tokens), vocab) behind each token."""
+        with torch.inference_mode():
+            logits: torch.Tensor = self.oracle(torch.tensor([tokens])).logits[0]
+        return logits
+
+
+@pytest.fixture(scope="module", params=CASES)
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    case = CASES[request.param]
+    directory = tmp_path_factory.mktemp("family")
+    torch.manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = getattr(transformers, case.config)(**{**BASE, **case.changes})
+        config._attn_implementation = "eager"
+        model = getattr(transformers, case.model)(config).eval()
+        for name, value in [*model.named_parameters(), *model.named_buffers()]:
+            if name.endswith(("norm.weight", ".bias", "sinks", "correction_bias", "_bias")):
+                torch.nn.init.normal_(value, mean=1.0 if "norm" in name else 0.0, std=0.3)
+        model.save_pretrained(directory)
+    make: Any = transformers.PreTrainedTokenizerFast
+    tokenizer = make(tokenizer_object=letters())
+    tokenizer.save_pretrained(directory)
+    return Tiny(directory, model)
+
+
+def letters() -> Any:
+    from tokenizers import Tokenizer, models
+
+    return Tokenizer(models.WordLevel({chr(48 + i): i for i in range(64)}, unk_token="0"))
+
+
+def serve(tiny: Tiny, config: EngineConfig, prompts: Sequence[Sequence[int]], new: int) -> list[Request]:
+    """Greedy continuations through scheduler, cache and runner, with every row of logits compared on the way."""
+    loaded = load_model(config)
+    runner = Recorder(loaded, config)
+    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=loaded.max_model_len)
+    loop = StepLoop(scheduler, runner, lambda settled, record: None)
+    params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
+    requests = [Request(f"r{i}", tuple(prompt), params, Seconds(float(i))) for i, prompt in enumerate(prompts)]
+    for request in requests:
+        scheduler.add(request)
+    while loop.step():
+        scheduler.check_integrity()
+    for request in requests:
+        wanted = tiny.expected([*request.prompt, *request.output])
+        assert wanted.std() > 0.1  # a model that says nothing would agree with everything
+        for count in range(len(request.prompt), request.num_tokens):
+            assert (runner.rows[request.id, count] - wanted[count - 1]).abs().max() <= TOLERANCE
+    return requests
+
+
+def prompts(*lengths: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(3, 64, (length,), generator=generator).tolist() for length in lengths]
+
+
+def test_chunks_unequal_lengths_and_prefix_hits(tiny: Tiny) -> None:
+    long, *others = prompts(61, 5, 18, 1)
+    served = serve(tiny, tiny.config(), [long, *others, [*long[:50], 9, 8, 7], long, [*long, 4, 4]], 6)
+    assert max(request.cached_tokens for request in served) >= 32
+    assert all(len(request.output) == 6 for request in served)
+
+
+def test_preemption(tiny: Tiny) -> None:
+    roomy = Recorder(load_model(tiny.config()), tiny.config())
+    size = roomy.cache.bytes_per_block
+    need = prompts(20, 21, 19, 23)
+    blocks = 11 * len(roomy.cache.all_groups)
+    served = serve(tiny, tiny.config(kv={"memory_bytes": Bytes(blocks * size)}), need, 12)
+    assert sum(request.num_preemptions for request in served) > 0
+
+
+def test_the_plain_operators(tiny: Tiny) -> None:
+    serve(tiny, tiny.config(kernels="reference"), prompts(33, 4), 3)

@@ -1,0 +1,178 @@
+"""Ranks that compute together give the tokens of one, and the runner over them keeps the port's promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from energyopt.core.clock import FakeClock, MonotonicClock
+from energyopt.core.config import EngineConfig, KvConfig, ParallelLayout
+from energyopt.core.errors import ConfigError, EngineError, ModelError
+from energyopt.core.units import Bytes, Seconds
+from engine.batch import Batch, Runner, ScheduledRequest
+from engine.kv.configured import cache_for
+from engine.models import load_model, open_model
+from engine.parallel.fake import ThreadCrew
+from engine.parallel.launcher import Launcher
+from engine.parallel.memory import SharedMemory
+from engine.parallel.runner import ParallelRunner
+from engine.request import Request, SamplingParams
+from engine.runner import TorchRunner
+from engine.scheduler import Scheduler
+from engine.step import StepLoop
+
+BLOCK = 4
+LENGTHS = (1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 40)
+"""Below, at and above every boundary of blocks of 4 that up to 4 ranks split."""
+
+
+def drive(runner: Runner, config: EngineConfig, lengths: Sequence[int] = LENGTHS, new: int = 10) -> list[list[int]]:
+    """Greedy continuations of one prompt a length; half of the prompts share a prefix."""
+    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=512)
+    loop = StepLoop(scheduler, runner, lambda settled, record: None)
+    params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
+    prompts = [tuple((7 * at + (number % 2) * number) % 256 for at in range(n)) for number, n in enumerate(lengths)]
+    requests = [Request(f"r{i}", prompt, params, Seconds(float(i))) for i, prompt in enumerate(prompts)]
+    for request in requests:
+        scheduler.add(request)
+    while loop.step():
+        scheduler.check_integrity()
+    return [request.output for request in requests]
+
+
+def whole(config: EngineConfig) -> TorchRunner:
+    return TorchRunner(load_model(config), config, MonotonicClock())
+
+
+def spread(config: EngineConfig, hire: Any = ThreadCrew, **sizes: int) -> tuple[ParallelRunner, EngineConfig]:
+    changed = config.model_copy(update={"layout": ParallelLayout(**sizes)})
+    return ParallelRunner(open_model(changed), changed, MonotonicClock(), hire=hire), changed
+
+
+def request(prompt: Sequence[int], blocks: Sequence[int] = range(40), **params: Any) -> Request:
+    made = Request("r", tuple(prompt), SamplingParams(**params), Seconds(0.0))
+    made.block_ids = list(blocks)
+    return made
+
+
+@pytest.fixture(scope="module")
+def config(tiny_saver: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
+    """Six layers, four heads of two key heads, a vocabulary that no number of ranks divides."""
+    directory = tmp_path_factory.mktemp("six-layers")
+    tiny_saver(directory, num_hidden_layers=6, vocab_size=257)
+    return EngineConfig(
+        model=str(directory),
+        dtype="float32",
+        device="cpu",
+        threads=1,
+        max_num_seqs=6,
+        max_num_batched_tokens=24,
+        kv=KvConfig(block_tokens=BLOCK, memory_bytes=Bytes(2**20)),
+    )
+
+
+@pytest.fixture(scope="module")
+def wanted(config: EngineConfig) -> list[list[int]]:
+    return drive(whole(config), config)
+
+
+@pytest.mark.parametrize("sizes", [{"tp": 2}, {"tp": 4}, {"pp": 2}, {"pp": 3}, {"tp": 2, "pp": 2}], ids=str)
+def test_the_tokens_of_one(config: EngineConfig, wanted: list[list[int]], sizes: dict[str, int]) -> None:
+    runner, changed = spread(config, **sizes)
+    try:
+        assert drive(runner, changed) == wanted
+    finally:
+        runner.close()
+
+
+def test_it_says_what_it_is(config: EngineConfig) -> None:
+    runner, _ = spread(config, tp=2, pp=2)
+    try:
+        # Six layers, keys and values, two heads of 16 floats of 4 bytes, 4 tokens: over all ranks.
+        assert runner.cache.bytes_per_block == 6 * 2 * 2 * 16 * 4 * BLOCK
+        assert runner.cache.num_blocks == 2**20 // (runner.cache.bytes_per_block // 4)
+        assert runner.devices == ("cpu:0",)
+    finally:
+        runner.close()
+
+
+def test_a_chunk_that_does_not_sample_answers_none_and_a_closed_runner_refuses(config: EngineConfig) -> None:
+    runner, _ = spread(config, tp=2)
+    quiet = Batch((ScheduledRequest(request([1, 2, 3]), 0, 3, False),))
+    assert runner.run(quiet).sampled == [None]
+    both = Batch((ScheduledRequest(request([7], range(3)), 0, 1, True), ScheduledRequest(request([5, 6]), 0, 1, False)))
+    sampled = runner.run(both)
+    assert [token is None for token in sampled.sampled] == [False, True]
+    assert sampled.start < sampled.end
+    runner.start(quiet)
+    with pytest.raises(EngineError, match="1 batches are under way"):
+        runner.start(quiet)
+    runner.close()
+    runner.close()
+    with pytest.raises(EngineError, match="closed"):
+        runner.run(quiet)
+
+
+def test_a_layout_that_breaks_a_rule_starts_nothing(config: EngineConfig) -> None:
+    def hire(names: Sequence[str], memory: SharedMemory) -> Any:
+        raise AssertionError("a rank was started")
+
+    with pytest.raises(ConfigError, match=r"tp=3 is not allowed: attention heads divide over tp.*tp may be 1, 2, 4"):
+        spread(config, hire, tp=3)
+    with pytest.raises(ConfigError, match=r"layers divide over pp.*pp may be 1, 2, 3, 6"):
+        spread(config, hire, pp=4)
+
+
+def test_a_rank_that_cannot_load_says_why(config: EngineConfig, tmp_path: Path) -> None:
+    opened = open_model(config)
+    broken = config.model_copy(update={"layout": ParallelLayout(tp=2), "model": str(tmp_path)})
+    with pytest.raises(ModelError, match=r"rank 0 \(replica 0, stage 0, tensor 0\): .*config.json"):
+        ParallelRunner(opened, broken, FakeClock(), hire=ThreadCrew)
+
+
+class Hired:
+    """Starts processes and remembers their ids."""
+
+    def __init__(self) -> None:
+        self.pids: tuple[int, ...] = ()
+
+    def __call__(self, names: Sequence[str], memory: SharedMemory) -> Launcher:
+        launcher = Launcher(names, memory)
+        self.pids = launcher.pids
+        return launcher
+
+
+@pytest.fixture(scope="module")
+def running(config: EngineConfig) -> Iterator[tuple[ParallelRunner, EngineConfig, Hired]]:
+    """Two processes, for the tests that need real ones; the last of them kills one."""
+    hired = Hired()
+    runner, changed = spread(config, hired, tp=2)
+    yield runner, changed, hired
+    runner.close()
+
+
+def test_processes_give_the_tokens_of_one(
+    running: tuple[ParallelRunner, EngineConfig, Hired], wanted: list[list[int]]
+) -> None:
+    runner, changed, hired = running
+    assert len(hired.pids) == 2
+    assert drive(runner, changed) == wanted
+
+
+def test_a_killed_process_ends_the_engine_within_seconds(
+    running: tuple[ParallelRunner, EngineConfig, Hired],
+) -> None:
+    runner, changed, hired = running
+    os.kill(hired.pids[1], signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(EngineError, match=r"rank 1 .* was killed by SIGKILL"):
+        drive(runner, changed)
+    runner.close()
+    assert time.monotonic() - start < 5
+    assert not any(Path(f"/proc/{pid}").exists() for pid in hired.pids)
