@@ -18,6 +18,7 @@ from engine.request import SamplingParams
 from .errors import UnknownModelError
 from .schemas import GenerationBody
 from .services import Services
+from .structure import guide_of
 
 SESSION_HEADERS = ("x-session-id", "x-correlation-id", "x-session-affinity")
 """Where clients put a session when it is not in the body; the first one present counts."""
@@ -182,6 +183,7 @@ def sampling(
         logprobs=logprobs,
         ignore_eos=bool(body.ignore_eos),
         logit_bias=body.biases(),
+        guide=guide_of(body),
         **{name: value for name, value in given.items() if value is not None},
     )
 

@@ -60,6 +60,12 @@ class GenerationBody(BaseModel):
     timeout: float | None = None
     session_id: str | None = Field(None, max_length=256)
     kv_transfer_params: dict[str, object] | None = None
+    response_format: dict[str, object] | None = None
+    structured_outputs: dict[str, object] | None = None
+    guided_json: str | bool | dict[str, object] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
     def biases(self) -> tuple[tuple[int, float], ...]:
         """``logit_bias`` as pairs. Raises RequestError for a key that is not a token id."""

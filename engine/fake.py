@@ -10,6 +10,9 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import torch
+
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.errors import EngineError
 from energyopt.core.units import Bytes
@@ -17,6 +20,7 @@ from energyopt.core.units import Bytes
 from .batch import Batch, CacheShape, Sampled, ScheduledRequest, StepResult
 from .fake_kv import FakeKv, prefix_digest
 from .request import Request, TokenLogprobs
+from .sampler import Sampler
 
 LOWERCASE = range(97, 123)
 
@@ -28,6 +32,7 @@ class FakeRunner:
     (from 0) that raises EngineError. ``vocabulary`` are the ids it may sample, lowercase letters by default; with
     ``say`` it samples those ids in order, over and over. ``verify`` checks before each step that every slot a request
     reads holds that request's own prefix, in every group of layers, and that no block is written for two requests.
+    ``random_vocab`` lets the real sampler choose, from that many random logits that depend on the prefix.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class FakeRunner:
         say: Sequence[int] | None = None,
         verify: bool = True,
         devices: tuple[str, ...] = ("fake-0",),
+        random_vocab: int | None = None,
     ) -> None:
         self.steps = 0
         self.closed = False
@@ -54,6 +60,7 @@ class FakeRunner:
         self._verify = verify
         self._devices = devices
         self._kv = FakeKv(self._cache)
+        self._random = None if random_vocab is None else RandomLogits(random_vocab)
 
     @property
     def cache(self) -> CacheShape:
@@ -107,6 +114,8 @@ class FakeRunner:
         return self._sample(request, digest) if item.sample else None
 
     def _sample(self, request: Request, digest: int) -> Sampled:
+        if self._random is not None:
+            return self._random.sample(request, digest)
         if self._say is not None:
             token = self._say[len(request.output) % len(self._say)]
         else:
@@ -117,6 +126,18 @@ class FakeRunner:
         others = [other for other in self._vocabulary if other != token]
         top = ((token, -0.5), *((other, -1.0 - rank) for rank, other in enumerate(others)))
         return Sampled(token, TokenLogprobs(-0.5, top[:wanted]))
+
+
+class RandomLogits:
+    """Logits that look random and depend on a digest alone, and the engine's sampler over them."""
+
+    def __init__(self, vocab: int, ends: Sequence[int] = (256,), seed: int = 0) -> None:
+        self._vocab = vocab
+        self._sampler = Sampler(seed, ends)
+
+    def sample(self, request: Request, digest: int) -> Sampled:
+        values = np.random.default_rng(digest).standard_normal(self._vocab, dtype=np.float32)
+        return self._sampler.sample(torch.from_numpy(3 * values)[None], [request])[0]
 
 
 class FakeTokenizer:
@@ -154,3 +175,10 @@ class FakeTokenizer:
 
     def token_text(self, token: int) -> str:
         return self.decode([token], skip_special=False)
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        return frozenset(range(256, self.vocab_size))
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token]) if token < 256 else self._specials[token - 256].encode()

@@ -29,6 +29,9 @@ from .request import Request, SamplingParams
 from .scheduler import Scheduler
 from .service import EngineService, Hooks, ignore
 from .stream import Stream
+from .structured.llg import LlGuides
+from .structured.ports import GuideMaker
+from .structured.shelf import GuideShelf
 from .validate import check_request
 
 _LONG_PROMPT = 32_768
@@ -54,6 +57,7 @@ class EngineFront:
         clock: Clock,
         tiers: LowerTiers | None = None,
         remote: Remote | None = None,
+        guides: GuideMaker | None = None,
         on_step: Callable[[StepRecord], None] = ignore,
         on_request: Callable[[RequestRecord], None] = ignore,
     ) -> None:
@@ -61,6 +65,7 @@ class EngineFront:
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
         self._clock = clock
+        self._guides = GuideShelf(guides or LlGuides(tokenizer))
         turnover = Turnover()
         self._intake = Intake(config.max_num_queued_reqs, config.max_num_seqs, turnover.retry_after)
         self._coordinator = cache_for(config, runner.cache, tiers, remote)
@@ -103,6 +108,8 @@ class EngineFront:
             await asyncio.to_thread(self._coordinator.name, request)
         else:
             self._coordinator.name(request)
+        if params.guide is not None:
+            request.guide = await self._guides.guide(params.guide)
         self._intake.submit(stream)
         try:
             ended = False
@@ -132,6 +139,7 @@ class EngineFront:
         Raises EngineError if the runner does not come back within ``timeout`` seconds; every stream ends all the same.
         """
         self._intake.close()
+        self._guides.close()
         if threading.current_thread() is self._thread:
             return
         self._thread.join(timeout)

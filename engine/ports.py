@@ -43,6 +43,15 @@ class Tokenizer(Protocol):
         """The text of one token, for logprobs and listings; special tokens by name."""
         ...
 
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that stand for no text of their own."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """What one token adds to the UTF-8 of a text, also a part of a character; special tokens by name."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:

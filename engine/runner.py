@@ -43,7 +43,7 @@ class TorchRunner:
         self._device = loaded.device
         self._clock = clock
         self._threads = usable_threads(config)
-        self._sampler = Sampler(config.seed)
+        self._sampler = Sampler(config.seed, loaded.tokenizer.eos_ids)
         self._shape = shape or cache_shape(loaded, config)
         self._pool: torch.Tensor | None = allocate_pool(loaded, self._shape)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,9 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
 }
 """Splits of llama.cpp's pre-tokenizers, applied in turn; each match stands alone."""
 
+_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
+_WORD_SIGN = "\u2581"
+
 _CONTROL, _USER_DEFINED = 3, 4
 _END_NAMES = ("<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>", "</s>", "<|eom_id|>")
 """Names of end tokens that a file may carry without saying that they end a turn."""
@@ -42,7 +46,9 @@ class BpeTokenizer:
         self._tokenizer = tokenizer
         self._plain = Tokenizer.from_str(tokenizer.to_str())
         self._plain.encode_special_tokens = True
-        self._special = special_ids
+        self.special_ids = special_ids
+        self._markers = {i: marker.content for i, marker in tokenizer.get_added_tokens_decoder().items()}
+        self._raw = _raw_bytes(tokenizer)
         self.eos_ids = eos_ids
         self.vocab_size: int = tokenizer.get_vocab_size()
         self._bound = _ByteBound.of(tokenizer)
@@ -60,8 +66,14 @@ class BpeTokenizer:
         return text
 
     def token_text(self, token: int) -> str:
-        name = self._tokenizer.id_to_token(token) if token in self._special else None
+        name = self._tokenizer.id_to_token(token) if token in self.special_ids else None
         return self.decode([token], skip_special=False) if name is None else name
+
+    def token_bytes(self, token: int) -> bytes:
+        if token in self._markers:
+            return self._markers[token].encode()
+        piece = self._tokenizer.id_to_token(token) or ""
+        return self._raw(piece)
 
 
 def from_gguf(metadata: Mapping[str, object], path: Path) -> BpeTokenizer:
@@ -135,6 +147,16 @@ class _ByteBound:
 
     def __call__(self, text: str) -> int:
         return -(-len(text.encode(errors="replace").translate(None, self.lost)) // self.longest)
+
+
+def _raw_bytes(tokenizer: Tokenizer) -> Callable[[str], bytes]:
+    """How a piece of this vocabulary is spelled in bytes: byte-level signs, or a word sign and ``<0x0A>`` for bytes."""
+    if '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str())["decoder"]):
+        signs = {sign: byte for byte, sign in enumerate(_byte_signs())}
+        return lambda piece: bytes(signs[sign] for sign in piece if sign in signs)
+    return lambda piece: (
+        bytes([int(piece[3:5], 16)]) if _BYTE_PIECE.fullmatch(piece) else piece.replace(_WORD_SIGN, " ").encode()
+    )
 
 
 def _byte_signs() -> list[str]:

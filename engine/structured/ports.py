@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from energyopt.core.errors import RequestError
@@ -15,11 +15,12 @@ class GuideSpec:
     """A form that an answer must have, as plain data: equal wishes are equal, and hash alike.
 
     ``source`` is the JSON text of a schema, a regular expression, a JSON array of texts, or a grammar in the Lark
-    dialect of llguidance; it is not used for ``json_object``.
+    dialect of llguidance; it is not used for ``json_object``. ``field`` is where the client wrote it, for messages.
     """
 
     kind: GuideKind
     source: str = ""
+    field: str = field(default="response_format", compare=False)
 
 
 class GuideError(RequestError):

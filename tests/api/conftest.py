@@ -13,14 +13,16 @@ import openai
 import pytest
 
 from api.app import create_app
-from api.fake import FakeChat, FakeEnergy, FakeLedger, FakeMetrics
+from api.fake import FakeChat, FakeEnergy, FakeLedger, FakeMetrics, ScriptedEngine
 from api.serve import Server, bind
 from api.services import Services
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import EngineConfig
+from energyopt.core.records import FinishReason
 from energyopt.core.units import Seconds
 from engine.fake import FakeRunner, FakeTokenizer
 from engine.front import EngineFront
+from engine.output import Output
 
 MODEL = "fake-model"
 
@@ -127,6 +129,12 @@ async def _in_process(**changes: Any) -> AsyncIterator[httpx.AsyncClient]:
 def in_process() -> Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]:
     """A client that calls the application without a socket: ``async with in_process(engine=...) as http``."""
     return _in_process
+
+
+@pytest.fixture
+def scripted() -> ScriptedEngine:
+    """An engine that says "ok" and keeps what it was asked."""
+    return ScriptedEngine([Output("", "ok", (1,), finish_reason=FinishReason.STOP)])
 
 
 @pytest.fixture

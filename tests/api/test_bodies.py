@@ -77,7 +77,6 @@ async def test_a_field_like_nothing_known_is_refused_plainly(in_process: Any) ->
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
         ({"tool_choice": "required"}, "tool_choice", "force"),
         ({"tool_choice": {"type": "function"}}, "tool_choice", "force"),
-        ({"response_format": {"type": "json_schema"}}, "response_format", "{'type': 'text'}"),
         ({"logit_bias": {"50256": -100}}, "logit_bias", "50256"),
         ({"logit_bias": {"a": 1}}, "logit_bias", "token ids"),
         ({"logit_bias": {"1": 101}}, "logit_bias", "between 0 and 100"),
