@@ -104,7 +104,8 @@ class Delta(Protocol):
 class Ops:
     """The operators of one model on one device. ``add_rms_norm(x, residual, weight, eps)`` gives the norm of the sum
     and the sum, which may be ``residual`` itself, overwritten. ``store_kv(pool, kv, pages)`` writes ``kv`` (rows, ...)
-    at the batch's slots of ``pool`` (blocks, block_tokens, ...)."""
+    at the batch's slots of ``pool`` (blocks, block_tokens, ...). ``captures``: a step of one-row spans out of these
+    operators asks the device for nothing, so it can be captured as a graph."""
 
     name: str
     make_linear: Callable[[torch.Tensor, torch.Tensor | None, torch.dtype, torch.device], Linear]
@@ -119,3 +120,4 @@ class Ops:
     route: Route
     make_experts: Callable[[ExpertWeights, torch.dtype, torch.device], Experts]
     delta: Delta
+    captures: bool = False

@@ -176,4 +176,5 @@ def triton_ops(choices: Choices = NOTHING) -> Ops:
         route=moe_routing.route,
         make_experts=make_experts,
         delta=delta,
+        captures=True,
     )

@@ -44,6 +44,9 @@ def serve(
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where the engine runs.")] = "auto",
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="Weights.")] = "auto",
     kernels: Annotated[KernelsName, typer.Option(help="Operator implementations.")] = "auto",
+    enforce_eager: Annotated[
+        bool, typer.Option("--enforce-eager", help="No CUDA or HIP graphs of decode steps.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of sampling without a seed of its own.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: every core.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Context limit; default: the model's.")] = None,

@@ -160,7 +160,8 @@ class EngineConfig(Config):
 
     ``model`` is an alias, a GGUF file or a Hugging Face directory. ``threads`` is CPU threads for the model (None:
     every core this process may use). ``max_model_len`` None takes the model's own context. ``kernels`` selects the
-    operator implementations by name; "auto" takes the fastest that this device has.
+    operator implementations by name; "auto" takes the fastest that this device has. ``enforce_eager`` launches every
+    decode step anew instead of replaying a captured graph.
     """
 
     model: str
@@ -170,6 +171,7 @@ class EngineConfig(Config):
     seed: int = 0
     threads: int | None = Field(None, ge=1, le=MAX_THREADS)
     kernels: KernelsName = "auto"
+    enforce_eager: bool = False
     max_model_len: int | None = Field(None, ge=1)
     max_num_seqs: int = Field(64, ge=1)
     max_num_batched_tokens: int = Field(2048, ge=1)
