@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, and_, func, literal, or_, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -16,16 +16,15 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from energyopt.core.errors import NotFoundError
 from energyopt.core.jobs import StudyFilter, StudyLine, TrialFilter, TrialLine, TrialOrder
-from energyopt.core.study import Origin, Recommendation, StudyState, TrialOutcome, TrialRecord, TrialState
+from energyopt.core.study import Origin, Recommendation, StudyState, TrialRecord, TrialState
 
 from .codec import bounded, clean, load_values
+from .fronts import Benefit, Latency, members
 from .refusal import refusal
 from .rows import trial_record
 from .service_tables import JobRow, LabelRow
 from .tables import MetricRow, StudyRow, TrialRow
 
-Benefit = Literal["tokens_per_joule", "output_rate"]
-Latency = Literal["tpot_p90", "ttft_p90", "itl_p99"]
 After = tuple[float | None, int]
 """The last trial of a page: what it was sorted by, and its number."""
 
@@ -101,19 +100,13 @@ class SqlPages:
     def front(self, study_id: str, benefit: Benefit, latency: Latency, *, limit: int = 10_000) -> list[TrialLine]:
         """Feasible trials that no other beats in both, by growing latency: each has more benefit than all before it.
 
-        An index holds all that is asked for ``tpot_p90``; the other latencies are sorted, which takes longer.
+        Runs of the verification are repetitions and not on it.
         """
+        query = select(*_TRIAL_COLUMNS).where(members(clean(study_id), benefit, latency))
         with self._reading() as session:
             self._require(session, study_id)
-            corners = list(session.execute(_corners(study_id, benefit, latency).limit(bounded(limit))))
-            found: dict[tuple[float, float], TrialLine] = {}
-            for start in range(0, len(corners), 500):
-                which = _column(latency).in_([row.y for row in corners[start : start + 500]])  # an index leads to them
-                every = select(*_TRIAL_COLUMNS).where(*_rivals(study_id), which)
-                # Sorted here: SQL would take the index of the numbers for it and read every trial.
-                for row in sorted(session.execute(every), key=lambda row: int(row.number)):
-                    found.setdefault((getattr(row, latency), getattr(row, benefit)), _trial_line(row))
-            return [found[row.y, row.x] for row in corners]
+            lines = [_trial_line(row) for row in session.execute(query)]
+        return sorted(lines, key=lambda line: float(getattr(line, latency)))[:limit]
 
     def _require(self, session: Session, study_id: str) -> None:
         if session.scalar(select(literal(1)).where(StudyRow.id == clean(study_id))) is None:
@@ -147,29 +140,6 @@ _TRIAL_COLUMNS = (
 )
 
 
-def _column(name: str) -> InstrumentedAttribute[float]:
-    column: InstrumentedAttribute[float] = getattr(TrialRow, name)
-    return column
-
-
-def _corners(study_id: str, benefit: Benefit, latency: Latency) -> Any:
-    """The figures of a front: the most benefit at each latency, where that is more than at any lower one."""
-    x, y = _column(benefit), _column(latency)
-    known = (x < 1e300, y < 1e300)  # neither unknown nor endless
-    most = select(y.label("y"), func.max(x).label("x")).where(*_rivals(study_id), *known).group_by(y).subquery()
-    lower = func.max(most.c.x).over(order_by=most.c.y, rows=(None, -1)).label("lower")
-    ranked = select(most.c.y, most.c.x, lower).subquery()
-    rises = or_(ranked.c.lower.is_(None), ranked.c.x > ranked.c.lower)
-    return select(ranked.c.y, ranked.c.x).where(rises).order_by(ranked.c.y)
-
-
-def _rivals(study_id: str) -> list[ColumnElement[bool]]:
-    """What may be on a front at all; the runs of the verification are repetitions and count elsewhere."""
-    feasible = TrialRow.outcome == TrialOutcome.FEASIBLE.value
-    plain = TrialRow.origin.not_in(["verify_winner", "verify_baseline"])
-    return [TrialRow.study_id == study_id, feasible, plain]
-
-
 def _study_conditions(chosen: StudyFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
     if chosen.states:
@@ -188,12 +158,12 @@ def _sorted(query: Any, order: TrialOrder, after: After | None) -> Any:
     if order is TrialOrder.NUMBER:
         later = query if after is None else query.where(TrialRow.number > after[1])
         return later.order_by(TrialRow.number)
-    column = _column(order.value)
-    query = query.where(column.is_not(None))
+    figure: InstrumentedAttribute[float] = getattr(TrialRow, order.value)
+    query = query.where(figure.is_not(None))
     if after is not None:
-        beyond = column < after[0] if order.descending else column > after[0]
-        query = query.where(or_(beyond, and_(column == after[0], TrialRow.number > after[1])))
-    return query.order_by(column.desc() if order.descending else column, TrialRow.number)
+        beyond = figure < after[0] if order.descending else figure > after[0]
+        query = query.where(or_(beyond, and_(figure == after[0], TrialRow.number > after[1])))
+    return query.order_by(figure.desc() if order.descending else figure, TrialRow.number)
 
 
 def _labels(session: Session, study_ids: Sequence[str]) -> dict[str, dict[str, str]]:

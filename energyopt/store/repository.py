@@ -38,6 +38,7 @@ from energyopt.core.study import (
 from energyopt.core.units import Seconds
 
 from .codec import bounded, clean, clean_optional, clean_values, dump_values
+from .fronts import offer
 from .refusal import refusal
 from .rows import artifact_record, event_record, new_study, put_result, study_record, trial_record
 from .tables import ArtifactRow, AttemptRow, EventRow, StudyRow, TrialRow
@@ -180,6 +181,7 @@ class SqlStudyStore:
             if result is not None:
                 put_result(row, result)
             session.flush()
+            offer(session, row)
             return trial_record(row)
 
     def requeue_lost(self, study_id: str, owner: str) -> list[int]:

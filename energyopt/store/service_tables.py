@@ -78,7 +78,18 @@ class AuditRow(Base):
     detail: Mapped[str]
 
 
-_FRONT = (TrialRow.study_id, TrialRow.outcome, TrialRow.tpot_p90)
-# One index with all that a front asks for: of two that begin alike a planner takes the wrong one.
-Index("ix_energyopt_trials_front", *_FRONT, TrialRow.tokens_per_joule, TrialRow.output_rate, TrialRow.origin)
+class FrontRow(Base):
+    """A trial on a Pareto front: ``x`` is its figure of ``benefit``, ``y`` that of ``latency``."""
+
+    __tablename__ = "energyopt_fronts"
+
+    study_id: Mapped[str] = mapped_column(ForeignKey("energyopt_studies.id", ondelete="CASCADE"), primary_key=True)
+    benefit: Mapped[str] = mapped_column(primary_key=True)
+    latency: Mapped[str] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    x: Mapped[float]
+    y: Mapped[float]
+
+
+Index("ix_energyopt_trials_outcome", TrialRow.study_id, TrialRow.outcome)
 Index("ix_energyopt_events_of_study", EventRow.study_id, EventRow.id)

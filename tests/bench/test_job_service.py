@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import insert
+from sqlalchemy.orm import Session
 
 from api.jobs.hub import EventHub
 from energyopt.core.jobs import StudyFilter, TrialFilter, TrialOrder
+from energyopt.store import fronts
 from energyopt.store.service_store import ServiceStore, open_service_store
 from energyopt.store.tables import TrialRow
 from tuner.fake_study import toy_spec
@@ -70,6 +72,8 @@ def test_lists_and_fronts_of_many_trials(store: ServiceStore) -> None:
     with store.engine.execution_options(sqlite_begin="IMMEDIATE").begin() as connection:
         for start in range(0, TRIALS, 5000):
             connection.execute(insert(TrialRow), [row(number) for number in range(start, start + 5000)])
+    with Session(store.engine.execution_options(sqlite_begin="IMMEDIATE")) as session, session.begin():
+        fronts.rebuild(session, study)
     best = TrialFilter(order=TrialOrder.TOKENS_PER_JOULE)
     calls: dict[str, Callable[[], object]] = {
         "studies": lambda: store.pages.studies(StudyFilter(), limit=50),

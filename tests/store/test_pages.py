@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from alembic import command
+from sqlalchemy import delete, func, insert, select
+from sqlalchemy.orm import Session
 
 from energyopt.core.clock import FakeClock
 from energyopt.core.config import Deployment
@@ -16,9 +18,12 @@ from energyopt.core.jobs import StudyFilter, TrialFilter, TrialLine, TrialOrder
 from energyopt.core.pareto import pareto_front
 from energyopt.core.results import RunResult
 from energyopt.core.study import Origin, StudySpec, StudyState, TrialOutcome, TrialState
-from energyopt.store.pages import Benefit, Latency
+from energyopt.store import fronts
+from energyopt.store.fronts import Benefit, Latency
+from energyopt.store.migrations import configuration
 from energyopt.store.service_store import ServiceStore, open_service_store
-from energyopt.store.tables import TrialRow
+from energyopt.store.service_tables import FrontRow
+from energyopt.store.tables import StudyRow, TrialRow
 
 
 @pytest.fixture
@@ -58,6 +63,14 @@ def fill(service: ServiceStore, study: str, count: int, seed: int = 0, *, coarse
     ]
     with service.engine.execution_options(sqlite_begin="IMMEDIATE").begin() as connection:
         connection.execute(insert(TrialRow), rows)
+
+
+def end_in_any_order(service: ServiceStore, study: str, seed: int) -> None:
+    with Session(service.engine.execution_options(sqlite_begin="IMMEDIATE")) as session, session.begin():
+        rows = list(session.scalars(select(TrialRow).where(TrialRow.study_id == study)))
+        random.Random(seed).shuffle(rows)
+        for row in rows:
+            fronts.offer(session, row)
 
 
 def test_studies_come_newest_first_page_by_page(service: ServiceStore, spec: StudySpec) -> None:
@@ -114,6 +127,7 @@ def test_the_front_is_that_of_comparing_everything(
 ) -> None:
     study = service.studies.create_study(spec, {}).id
     fill(service, study, 200, seed=seed, coarse=coarse)
+    end_in_any_order(service, study, seed)
     every = service.pages.trials(study, TrialFilter(outcomes=("feasible",)), limit=1000)
 
     def objectives(trial: TrialLine) -> tuple[float | None, float | None]:
@@ -124,6 +138,24 @@ def test_the_front_is_that_of_comparing_everything(
     assert slow
     found = service.pages.front(study, benefit, latency)
     assert found == sorted(slow, key=lambda trial: getattr(trial, latency))
+    with Session(service.engine.execution_options(sqlite_begin="IMMEDIATE")) as session, session.begin():
+        fronts.rebuild(session, study)
+    assert service.pages.front(study, benefit, latency) == found
+
+
+def test_a_database_of_before_gets_its_fronts(service: ServiceStore, spec: StudySpec) -> None:
+    study = service.studies.create_study(spec, {}).id
+    fill(service, study, 300, seed=5, coarse=True)
+    end_in_any_order(service, study, 5)
+    found = {pair: service.pages.front(study, *pair) for pair in fronts.PAIRS}
+    with service.engine.execution_options(sqlite_begin="IMMEDIATE").begin() as connection:
+        command.downgrade(configuration(connection), "0005")
+        command.upgrade(configuration(connection), "head")
+    assert {pair: service.pages.front(study, *pair) for pair in fronts.PAIRS} == found
+    assert all(found.values())
+    with service.engine.execution_options(sqlite_begin="IMMEDIATE").begin() as connection:
+        connection.execute(delete(StudyRow).where(StudyRow.id == study))
+        assert connection.scalar(select(func.count()).select_from(FrontRow)) == 0
 
 
 def test_a_finished_trial_brings_its_figures(

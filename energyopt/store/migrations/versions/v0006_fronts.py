@@ -1,0 +1,63 @@
+"""Pareto fronts are kept as trials end, instead of being found among all of them at every question.
+
+Revision 0006, after 0005.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+branch_labels = None
+depends_on = None
+
+_BENEFITS = ("tokens_per_joule", "output_rate")
+_LATENCIES = ("tpot_p90", "ttft_p90", "itl_p99")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "energyopt_fronts",
+        sa.Column("study_id", sa.Text(), nullable=False),
+        sa.Column("benefit", sa.Text(), nullable=False),
+        sa.Column("latency", sa.Text(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("x", sa.Double(), nullable=False),
+        sa.Column("y", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("study_id", "benefit", "latency", "number", name="pk_energyopt_fronts"),
+        sa.ForeignKeyConstraint(
+            ["study_id"],
+            ["energyopt_studies.id"],
+            name="fk_energyopt_fronts_study_id_energyopt_studies",
+            ondelete="CASCADE",
+        ),
+    )
+    for benefit, latency in product(_BENEFITS, _LATENCIES):
+        op.execute(_kept_until_now(benefit, latency))
+    op.drop_index("ix_energyopt_trials_front", "energyopt_trials")
+    op.create_index("ix_energyopt_trials_outcome", "energyopt_trials", ["study_id", "outcome"])
+
+
+def downgrade() -> None:
+    op.drop_index("ix_energyopt_trials_outcome", "energyopt_trials")
+    front = ["study_id", "outcome", "tpot_p90", "tokens_per_joule", "output_rate", "origin"]
+    op.create_index("ix_energyopt_trials_front", "energyopt_trials", front)
+    op.drop_table("energyopt_fronts")
+
+
+def _kept_until_now(benefit: str, latency: str) -> str:
+    """Trials with more benefit than all that come before them by latency (of equals: by more benefit, by number)."""
+    return f"""
+INSERT INTO energyopt_fronts (study_id, benefit, latency, number, x, y)
+SELECT study_id, '{benefit}', '{latency}', number, x, y FROM (
+  SELECT study_id, number, {benefit} AS x, {latency} AS y, MAX({benefit}) OVER (
+    PARTITION BY study_id ORDER BY {latency}, {benefit} DESC, number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+  ) AS before
+  FROM energyopt_trials
+  WHERE outcome = 'feasible' AND origin NOT IN ('verify_winner', 'verify_baseline')
+    AND {benefit} < 1e300 AND {latency} < 1e300
+) AS ranked WHERE before IS NULL OR x > before"""
