@@ -132,7 +132,7 @@ def test_a_layout_that_breaks_a_rule_starts_nothing(config: EngineConfig) -> Non
 def test_a_rank_that_cannot_load_says_why(config: EngineConfig, tmp_path: Path) -> None:
     opened = open_model(config)
     broken = config.model_copy(update={"layout": ParallelLayout(tp=2), "model": str(tmp_path)})
-    with pytest.raises(ModelError, match=r"rank 0 \(replica 0, stage 0, tensor 0\): .*config.json"):
+    with pytest.raises(ModelError, match=r"rank 0 \(replica 0, stage 0, tensor 0\): .*model.safetensors"):
         ParallelRunner(opened, broken, FakeClock(), hire=ThreadCrew)
 
 

@@ -1,0 +1,185 @@
+"""The runner whose work is done by ranks, one process each: batches out, logits back, tokens sampled here.
+
+Satisfies ``engine.batch.Runner``. Sampling stays in the engine's process, so penalties, guides and log-probabilities
+are the same code whatever the layout.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from energyopt.core.clock import Clock
+from energyopt.core.config import EngineConfig
+from energyopt.core.errors import EngineError
+from energyopt.core.units import Bytes, Seconds
+
+from ..batch import Batch, CacheShape, StepResult
+from ..inputs import step_inputs
+from ..models import OpenedModel, usable_threads
+from ..sampler import Sampler
+from .fabric import Backend, Wiring
+from .launcher import Launcher
+from .layout import check_model_layout
+from .memory import SharedMemory
+from .message import pack_inputs
+from .rank import RESULT
+from .topology import Topology
+from .wire import Kind, pack, unpack
+
+
+class Crew(Protocol):
+    """The ranks as the runner sees them; ``Launcher`` is the one of processes."""
+
+    def started(self) -> None: ...
+
+    def send(self, kind: Kind, body: bytes = b"", ranks: Sequence[int] | None = None) -> None: ...
+
+    def receive(self, rank: int) -> tuple[Kind, bytes]: ...
+
+    def close(self) -> None: ...
+
+
+class Hire(Protocol):
+    """Starts a crew of ranks with these names over this memory."""
+
+    def __call__(self, names: Sequence[str], memory: SharedMemory) -> Crew: ...
+
+
+def processes(names: Sequence[str], memory: SharedMemory) -> Crew:
+    """One process a rank."""
+    return Launcher(names, memory)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A batch that the ranks compute."""
+
+    batch: Batch
+    start: Seconds
+
+
+class ParallelRunner:
+    """Starts the ranks of ``config.layout`` and computes on them; ``depth`` batches may be under way, in order.
+
+    Raises ConfigError for a layout that breaks a rule of the model; ModelError, OutOfMemoryError, EngineError from a
+    rank that cannot start. After an EngineError of ``run`` no rank is left.
+    """
+
+    def __init__(
+        self,
+        opened: OpenedModel,
+        config: EngineConfig,
+        clock: Clock,
+        *,
+        backend: Backend | None = None,
+        hire: Hire = processes,
+    ) -> None:
+        check_model_layout(opened.spec, config.layout)
+        self._clock = clock
+        self._sampler = Sampler(config.seed)
+        self._vocab = opened.spec.vocab
+        self._topology = topology = Topology(config.layout, opened.spec.layers)
+        self.depth = config.layout.pp
+        chosen: Backend = backend or ("nccl" if opened.device.type == "cuda" else "shared")
+        self._wiring = Wiring(topology, chosen, config.max_num_seqs * self._vocab * 4, self.depth + 1)
+        self._logits = self._wiring.logits(0)
+        self._folder = Path(tempfile.mkdtemp(prefix="energyopt-ranks-"))
+        self._flights: deque[_Flight] = deque()
+        self._answered = 0
+        self._end = Seconds(0.0)
+        self._crew: Crew | None = None
+        try:
+            self._crew = hire([str(seat) for seat in topology.seats], self._wiring.memory)
+            self._shape = self._start(opened, config)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def cache(self) -> CacheShape:
+        return self._shape
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return self._devices
+
+    def run(self, batch: Batch) -> StepResult:
+        self.start(batch)
+        return self.finish()
+
+    def start(self, batch: Batch) -> None:
+        """Give a batch to the ranks. Raises EngineError if ``depth`` of them are under way, or if a rank is gone."""
+        if len(self._flights) >= self.depth:
+            raise EngineError(f"{self.depth} batches are under way; the oldest must be finished first.")
+        self._flights.append(_Flight(batch, self._clock.now()))
+        self._ranks.send(Kind.STEP, pack_inputs(step_inputs(batch)))
+
+    def finish(self) -> StepResult:
+        """The result of the oldest batch under way; blocks. Steps of a pipeline overlap, their records do not: each
+        begins where the one before ended."""
+        flight = self._flights.popleft()
+        logits = self._next_logits()
+        requests = [item.request for item in flight.batch.items if item.sample]
+        if len(logits) != len(requests):
+            raise EngineError(f"The ranks gave {len(logits)} rows of logits for {len(requests)} requests.")
+        with torch.inference_mode():
+            chosen = iter(self._sampler.sample(logits, requests))
+        sampled = [next(chosen) if item.sample else None for item in flight.batch.items]
+        start, self._end = max(flight.start, self._end), self._clock.now()
+        return StepResult(sampled, start, self._end)
+
+    def close(self) -> None:
+        self._flights.clear()
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
+            self._wiring.memory.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _ranks(self) -> Crew:
+        if self._crew is None:
+            raise EngineError("The runner is closed.")
+        return self._crew
+
+    def _next_logits(self) -> torch.Tensor:
+        """(rows, vocab) in shared memory, valid until ``depth`` more steps were started."""
+        kind, body = self._ranks.receive(self._topology.speaker(0).rank)
+        if kind is not Kind.RESULT or len(body) != RESULT.size:
+            raise EngineError(f"A rank answered a step with {kind.name}.")
+        (rows,) = RESULT.unpack(body)
+        slot = self._logits[self._answered % len(self._logits)]
+        self._answered += 1
+        return slot[: rows * self._vocab].view(rows, self._vocab)
+
+    def _start(self, opened: OpenedModel, config: EngineConfig) -> CacheShape:
+        """Tell every rank its place, and all of them the size of the pool that each has room for."""
+        seats, ranks = self._topology.seats, self._ranks
+        threads = config.threads or max(1, usable_threads(config) // len(seats))
+        told = config.model_copy(update={"threads": threads})
+        for seat in seats:
+            setup = self._wiring.setup(seat, told, self._folder)
+            ranks.send(Kind.SETUP, setup.model_dump_json().encode(), [seat.rank])
+        offers = [self._ready(seat.rank) for seat in seats]
+        self._devices = tuple(dict.fromkeys(str(offer["device"]) for offer in offers))
+        blocks = min(int(offer["blocks"]) for offer in offers)
+        ranks.send(Kind.POOL, pack({"blocks": blocks}))
+        for seat in seats:
+            self._ready(seat.rank)
+        ranks.started()
+        size = sum(int(offer["bytes_per_block"]) for offer in offers) // config.layout.dp
+        return CacheShape(blocks, config.kv.block_tokens * config.layout.dcp, Bytes(size))
+
+    def _ready(self, rank: int) -> dict[str, Any]:
+        kind, body = self._ranks.receive(rank)
+        if kind is not Kind.READY:
+            raise EngineError(f"A rank began with {kind.name}.")
+        return unpack(body)
