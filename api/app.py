@@ -7,7 +7,7 @@ from fastapi import Depends, FastAPI
 from .auth import require_key, require_operator
 from .errors import install_handlers
 from .middleware import BodyLimitMiddleware, LastNetMiddleware, RequestIdMiddleware
-from .routes import attribution, cache, chat, completions, health, metrics, models, tokens
+from .routes import attribution, cache, chat, completions, health, kv_events, metrics, models, tokens
 from .services import Services
 
 
@@ -23,7 +23,8 @@ def create_app(services: Services) -> FastAPI:
     install_handlers(app)
     for module in (attribution, chat, completions, models, tokens):
         app.include_router(module.router, dependencies=[Depends(require_key)])
-    app.include_router(cache.router, dependencies=[Depends(require_operator)])
+    for module in (cache, kv_events):
+        app.include_router(module.router, dependencies=[Depends(require_operator)])
     for module in (health, metrics):
         app.include_router(module.router)
     # The last one added is the outermost.

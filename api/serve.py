@@ -91,6 +91,7 @@ class Server(uvicorn.Server):
         grace: Seconds,
         abort: Callable[[], None],
         on_ready: Callable[[], None] = lambda: None,
+        on_stop: Callable[[], None] = lambda: None,
         tls: Tls | None = None,
     ) -> None:
         limit = math.ceil(grace + _LAST_RESORT)
@@ -112,7 +113,7 @@ class Server(uvicorn.Server):
         )
         self._grace = grace
         self._abort = abort
-        self._on_ready = on_ready
+        self._on_ready, self._on_stop = on_ready, on_stop
 
     def stop(self) -> None:
         """Ask for the end, from any thread; running requests still get their grace."""
@@ -123,6 +124,7 @@ class Server(uvicorn.Server):
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stop()
         ending = asyncio.create_task(self._end_requests())
         try:
             await super().shutdown(sockets)
@@ -161,11 +163,13 @@ def serve(
     grace: Seconds = Seconds(30.0),
     abort: Callable[[], None],
     on_ready: Callable[[], None] = lambda: None,
+    on_stop: Callable[[], None] = lambda: None,
     tls: Tls | None = None,
 ) -> None:
     """Serve ``app`` on ``listener`` until SIGINT or SIGTERM; blocks, and returns normally after either.
 
     On a signal nothing new is accepted and running requests get ``grace`` to finish. Then ``abort`` is called once,
     on a thread: it must end every running request (``ServingEngine.close`` does). A second signal skips the wait.
+    ``on_stop`` is called when the signal has come: it ends what would never end by itself.
     """
-    Server(app, grace=grace, abort=abort, on_ready=on_ready, tls=tls).run(sockets=[listener])
+    Server(app, grace=grace, abort=abort, on_ready=on_ready, on_stop=on_stop, tls=tls).run(sockets=[listener])

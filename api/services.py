@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from energyopt.core.errors import ConfigError
+from engine.kv_feed import KvEventFeed
 from engine.ports import ServingEngine, Tokenizer
 from telemetry.attribution_report import AttributionReport
 
@@ -82,7 +83,7 @@ class Services:
     """The bundle. ``model_names`` holds the served name first, then its aliases; ``energy`` is None without a meter.
 
     ``created`` is the Unix time reported for the model. ``hands_over``: the engine takes
-    ``kv_transfer_params``. With ``api_key`` or
+    ``kv_transfer_params``. ``kv_events`` tells routers what becomes of cached blocks. With ``api_key`` or
     ``tenants`` (tenant by key) every route under ``/v1`` asks for one of the keys. Raises ConfigError without a model
     name or with an empty key.
     """
@@ -99,6 +100,7 @@ class Services:
     created: int = 0
     limits: Limits = field(default_factory=Limits)
     hands_over: bool = False
+    kv_events: KvEventFeed | None = None
 
     def __post_init__(self) -> None:
         if not self.model_names or not all(self.model_names):

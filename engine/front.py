@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 from energyopt.core.clock import Clock
@@ -22,6 +23,7 @@ from .disagg.ports import Remote
 from .disagg.prompt import lent_prompt
 from .intake import Intake
 from .kv.configured import cache_for
+from .kv.events import EventLog, watch
 from .kv.ports import LowerTiers
 from .output import Output
 from .ports import EngineStats, Tokenizer
@@ -43,8 +45,8 @@ class EngineFront:
 
     ``on_step`` and ``on_request`` are called on that thread, before the outputs they belong to are delivered. If one
     of them raises, the engine dies as it does when the runner raises: every pending request gets EngineDeadError.
-    ``close`` closes the runner, ``tiers`` and ``remote`` too. Raises ConfigError for a cache configuration that does not fit the
-    runner's groups of layers.
+    ``close`` closes the runner, ``tiers`` and ``remote`` too. Raises ConfigError for a cache configuration that does
+    not fit the runner's groups of layers.
     """
 
     def __init__(
@@ -126,7 +128,20 @@ class EngineFront:
 
     async def reset_prefix_cache(self, tier: str | None = None) -> int:
         """Forget cached prefixes; see ``ports.ServingEngine.reset_prefix_cache``."""
-        return await asyncio.wrap_future(self._intake.reset(tier))
+        return await asyncio.wrap_future(self._intake.ask(lambda: self._coordinator.reset(tier)))
+
+    @property
+    def block_naming(self) -> tuple[int, int]:
+        """Tokens of a block of the first group of layers, and of the units that block hashes are chained over."""
+        layout = self._coordinator.layout
+        return layout.groups[0].block_tokens, layout.unit
+
+    def watch_cache(self, log: EventLog | None) -> Future[int]:
+        """Let the cache note in ``log`` what it holds and what becomes of it; None ends that. Any thread.
+
+        Raises EngineDeadError.
+        """
+        return self._intake.ask(lambda: watch(self._coordinator, log))
 
     def stats(self) -> EngineStats:
         """Counters and gauges as of the last step, plus what was submitted since."""

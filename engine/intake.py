@@ -7,18 +7,32 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from energyopt.core.errors import EngineDeadError, OverloadedError, RequestError
+from energyopt.core.errors import EnergyoptError, EngineDeadError, OverloadedError, RequestError
 from energyopt.core.units import Seconds
 
 from .stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
-    """A wish that a tier of the prefix cache (None: all of it) forgets; ``forgotten`` receives how many blocks did."""
+class Errand:
+    """Something to do between two steps, on the engine's thread; ``done`` receives its result."""
 
-    tier: str | None
-    forgotten: Future[int] = field(default_factory=Future)
+    work: Callable[[], int]
+    done: Future[int] = field(default_factory=Future)
+
+    def run(self) -> None:
+        """Do it, unless whoever asked has given up."""
+        if not self.done.set_running_or_notify_cancel():
+            return
+        try:
+            self.done.set_result(self.work())
+        except EnergyoptError as error:
+            self.done.set_exception(error)
+
+    def refuse(self, error: EnergyoptError) -> None:
+        """It will not be done."""
+        if self.done.set_running_or_notify_cancel():
+            self.done.set_exception(error)
 
 
 @dataclass(slots=True)
@@ -27,10 +41,10 @@ class Mail:
 
     submitted: list[Stream] = field(default_factory=list)
     aborted: list[Stream] = field(default_factory=list)
-    resets: list[Reset] = field(default_factory=list)
+    errands: list[Errand] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.submitted or self.aborted or self.resets)
+        return bool(self.submitted or self.aborted or self.errands)
 
 
 class Intake:
@@ -78,14 +92,14 @@ class Intake:
             self._unplaced += 1
             self._changed.notify()
 
-    def reset(self, tier: str | None) -> Future[int]:
-        """Ask that a tier of the prefix cache forgets. Raises EngineDeadError; the future has it if the engine dies."""
+    def ask(self, work: Callable[[], int]) -> Future[int]:
+        """Have something done between two steps. Raises EngineDeadError; the future has it if the engine dies."""
         with self._changed:
             self._check_open()
-            wish = Reset(tier)
-            self._mail.resets.append(wish)
+            errand = Errand(work)
+            self._mail.errands.append(errand)
             self._changed.notify()
-            return wish.forgotten
+            return errand.done
 
     def abort(self, stream: Stream) -> None:
         """Ask for the end of this very stream; no effect if it has ended."""
@@ -133,9 +147,8 @@ class Intake:
             streams = list(self._streams.values())
             self._streams.clear()
             lost, self._mail = self._mail, Mail()
-        for wish in lost.resets:
-            if wish.forgotten.set_running_or_notify_cancel():
-                wish.forgotten.set_exception(EngineDeadError(str(death)))
+        for errand in lost.errands:
+            errand.refuse(EngineDeadError(str(death)))
         return streams
 
     def _check_open(self) -> None:

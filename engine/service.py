@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from energyopt.core.clock import Clock
-from energyopt.core.errors import EnergyoptError, EngineDeadError
+from energyopt.core.errors import EngineDeadError
 from energyopt.core.records import FinishReason, RequestRecord, StepRecord
 from energyopt.core.units import Seconds
 
 from .backlog import Turnover
 from .batch import Runner
 from .deadlines import Deadlines
-from .intake import Intake, Mail, Reset
+from .intake import Intake, Mail
 from .output import Output
 from .ports import EngineStats
 from .scheduler import Scheduler
@@ -114,18 +114,10 @@ class EngineService:
             self._streams[stream.request.id] = stream
             self._scheduler.add(stream.request)
             self._deadlines.watch(stream)
-        for wish in mail.resets:
-            self._reset(wish)
+        for errand in mail.errands:
+            errand.run()
         if mail:
             self._end(mail.aborted, FinishReason.ABORT)
-
-    def _reset(self, wish: Reset) -> None:
-        if not wish.forgotten.set_running_or_notify_cancel():
-            return
-        try:
-            wish.forgotten.set_result(self._scheduler.cache.reset(wish.tier))
-        except EnergyoptError as error:
-            wish.forgotten.set_exception(error)
 
     def _emit(self, settled: Settled, record: StepRecord) -> None:
         """After each step. Hooks come before outputs: a reader of a last output finds its records made."""

@@ -19,6 +19,7 @@ from energyopt.core.records import RequestRecord
 from energyopt.core.slo import Slo
 from energyopt.core.units import format_si
 from engine.kv.assembly import default_folder
+from engine.kv_feed import KvEventFeed
 from engine.ports import EngineStats
 from telemetry.economy_metrics import EconomyCollector
 from telemetry.exporter import Exporter
@@ -71,6 +72,7 @@ def run_service(request: ServeRequest, notify: Notify) -> None:
                     listener,
                     abort=service.engine.front.close,
                     on_ready=lambda: service.ready(f"http://{host}:{port}/v1", notify),
+                    on_stop=service.kv_events.close,
                 )
             finally:
                 service.engine.close()
@@ -125,6 +127,9 @@ class _Service:
         self._clock = ready.clock
         self.engine: RunningEngine = ready.start(control.on_step, self._on_request)
 
+        front = self.engine.front
+        self.kv_events = KvEventFeed(front.watch_cache, front.block_naming)
+
     def _on_request(self, record: RequestRecord) -> None:
         self._exporter.observe_request(record)
         self._control.on_request(record)
@@ -148,6 +153,7 @@ class _Service:
             api_key=self._request.api_key,
             tenants=self._request.tenants,
             created=int(time.time()),
+            kv_events=self.kv_events,
             hands_over=self._request.engine.kv_transfer is not None,
         )
 

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..kv.blocks import BlockPool
+from ..kv.blocks import DEVICE, BlockPool
 from ..kv.inflight import Landed
 from ..kv.layout import FullAttention, Layout
 from ..kv.ports import TierCounts
-from ..kv.prefix import DEVICE, PrefixHit
+from ..kv.prefix import PrefixHit
 from ..kv.tables import held, tables_of
 from ..request import NO_BLOCK, Request
 from .params import Lend, Offer, prompt_digest

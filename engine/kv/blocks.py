@@ -11,6 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from energyopt.core.errors import ConfigError, EngineError
 
+from .events import EventLog
+
+DEVICE = "device"
+"""What this pool is called among the tiers."""
+
 
 class BlockPool:
     """``num_blocks`` blocks with one queue of idle ones, reused from its head.
@@ -32,6 +37,7 @@ class BlockPool:
         self._hashes: list[bytes | None] = [None] * num_blocks
         self._by_hash: tuple[dict[bytes, int], ...] = tuple({} for _ in range(num_groups))
         self._partial: dict[int, bytes] = {}
+        self._log: EventLog | None = None
         self._next = array("i", [*range(1, num_blocks + 1), 0])
         self._prev = array("i", [num_blocks, *range(num_blocks)])
         self._idle = num_blocks
@@ -53,6 +59,15 @@ class BlockPool:
     @property
     def num_used(self) -> int:
         return self.num_blocks - self._idle
+
+    def watch(self, log: EventLog | None) -> None:
+        """Note in ``log`` all whole blocks that can be found, and from now on what becomes of them; None ends that."""
+        self._log = log
+        if log is not None:
+            log.cleared(DEVICE)
+            for block, name in enumerate(self._hashes):
+                if name is not None:
+                    log.stored(DEVICE, self._groups[block], name)
 
     def find(self, block_hash: bytes, group: int = 0) -> int | None:
         """The block that holds this hash for this group, used or idle."""
@@ -148,6 +163,10 @@ class BlockPool:
         old = self._hashes[block]
         if old is not None:
             del self._by_hash[self._groups[block]][old]
+        if self._log is not None:
+            if old is not None:
+                self._log.removed(DEVICE, self._groups[block], old)
+            self._log.stored(DEVICE, group, block_hash)
         self._hashes[block] = block_hash
         self._groups[block] = group
         known[block_hash] = block
@@ -170,6 +189,8 @@ class BlockPool:
         for known in self._by_hash:
             known.clear()
         self._idle_hashed = 0
+        if self._log is not None:
+            self._log.cleared(DEVICE)
         return forgotten
 
     def check_integrity(self, references: Mapping[int, int] | None = None) -> None:
@@ -248,5 +269,7 @@ class BlockPool:
         if (name := self._hashes[block]) is not None:
             self._hashes[block] = None
             del known[name]
+            if self._log is not None:
+                self._log.removed(DEVICE, self._groups[block], name)
         if (name := self._partial.pop(block, None)) is not None:
             del known[name]

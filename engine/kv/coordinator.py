@@ -16,14 +16,14 @@ from ..batch import BlockCopy, CacheShape
 from ..disagg.bookkeeping import HandOvers
 from ..disagg.ports import REMOTE, Remote
 from ..request import NO_BLOCK, Request
-from .blocks import BlockPool
+from .blocks import DEVICE, BlockPool
 from .hashing import BlockHasher
 from .inflight import Incoming, InFlight, Landed
 from .keeper import Keeper
 from .layout import FullAttention, Layout
 from .lazy import LazyOffers
 from .ports import LowerTiers, TierCounts
-from .prefix import DEVICE, NO_HIT, PrefixFinder, PrefixHit, name_tokens
+from .prefix import NO_HIT, PrefixFinder, PrefixHit, name_tokens
 from .retention import Retention
 from .tables import covers, extend, held, missing, must_copy, tables_of
 

@@ -11,7 +11,9 @@ from collections.abc import Iterable
 
 from energyopt.core.errors import ConfigError, EngineError
 
+from .events import EventLog
 from .eviction import EvictionPolicy, make_policy
+from .inflight import named_by
 from .tier_counter import TierCounter
 
 HOST = "host"
@@ -61,11 +63,21 @@ class HostTier:
         self._ready: dict[bytes, HostBlock] = {}
         self._filling: dict[bytes, HostBlock] = {}
         self._doomed: set[HostBlock] = set()
+        self._log: EventLog | None = None
 
     @property
     def num_cached(self) -> int:
         """Blocks that can be found."""
         return len(self._ready)
+
+    def watch(self, log: EventLog | None) -> None:
+        """Note in ``log`` all blocks that can be found, and from now on what becomes of them; None ends that."""
+        with self._lock:
+            self._log = log
+            if log is not None:
+                log.cleared(HOST)
+                for key in self._ready:
+                    log.stored(HOST, *named_by(key))
 
     def has(self, key: bytes) -> bool:
         """Whether the whole block is here."""
@@ -113,6 +125,8 @@ class HostTier:
                 del self._filling[block.key]
                 self._ready[block.key] = block
                 self._policy.add(block.key)
+                if self._log is not None:
+                    self._log.stored(HOST, *named_by(block.key))
 
     def hold(self, block: HostBlock) -> None:
         with self._lock:
@@ -165,13 +179,19 @@ class HostTier:
         if victim is None:
             return False
         self._free.append(self._ready.pop(victim).slot)
+        self._gone(victim)
         self.counter.evicted()
         return True
 
     def _forget(self, block: HostBlock) -> None:
         del self._ready[block.key]
+        self._gone(block.key)
         self._policy.discard(block.key)
         if block.holds:
             self._doomed.add(block)
         else:
             self._free.append(block.slot)
+
+    def _gone(self, key: bytes) -> None:
+        if self._log is not None:
+            self._log.removed(HOST, *named_by(key))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..request import Request
 from .blocks import BlockPool
+from .hashing import DIGEST_BYTES
 from .ports import NOTHING, LowerTiers, Transfer
 
 
@@ -57,6 +58,11 @@ _NONE_LANDED = Landed()
 def tier_key(block_hash: bytes, group: int) -> bytes:
     """A block's name below the device: see ``ports``."""
     return block_hash + bytes((group,)) if group else block_hash
+
+
+def named_by(key: bytes) -> tuple[int, bytes]:
+    """Group and block hash of a ``tier_key``."""
+    return (key[DIGEST_BYTES] if len(key) > DIGEST_BYTES else 0), key[:DIGEST_BYTES]
 
 
 class InFlight:

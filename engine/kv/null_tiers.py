@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from energyopt.core.errors import ConfigError
 
+from .events import EventLog
 from .ports import NOTHING, Found, TierCounts, TierEvents, Transfer
 
 
@@ -73,6 +74,9 @@ class NullTiers:
 
     def wait(self, seconds: float) -> None:
         """There is never anything to wait for."""
+
+    def watch(self, log: EventLog | None) -> None:
+        """Nothing here is told to anybody."""
 
     def reset(self, tier: str | None = None) -> int:
         """Raises ConfigError for a tier that is not here."""

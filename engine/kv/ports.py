@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from .events import EventLog
+
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
@@ -120,6 +122,10 @@ class LowerTiers(Protocol):
 
     def wait(self, seconds: float) -> None:
         """Sleep until ``poll`` or ``find`` has news, at most ``seconds``: for a loop that has nothing else to do."""
+        ...
+
+    def watch(self, log: EventLog | None) -> None:
+        """Note in ``log`` the blocks of tiers that are this engine's alone, and their fate; None ends that."""
         ...
 
     def reset(self, tier: str | None = None) -> int:

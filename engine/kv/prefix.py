@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..request import NO_BLOCK, Request
-from .blocks import BlockPool
+from .blocks import DEVICE, BlockPool
 from .hashing import BlockHasher
 from .inflight import InFlight, tier_key
 from .layout import FullAttention
 from .lookup import NOTHING_LOWER, Lower, Search
 from .ports import LowerTiers
 from .retention import Retention
-
-DEVICE = "device"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from energyopt.core.errors import ConfigError
 from .buffers import Buffer, Staging
 from .chooser import Chooser
 from .copier import CHUNK, Copier
+from .events import EventLog
 from .host import HOST, HostBlock, HostTier
 from .ports import NOTHING, BlockMover, Found, LoadRecord, TierCounts, TierEvents, Transfer
 from .sightings import Sightings
@@ -167,6 +168,11 @@ class Tiers:
         if self._ended.empty():
             self._news.wait(seconds)
         self._news.clear()
+
+    def watch(self, log: EventLog | None) -> None:
+        """The host tier's blocks only: what stores keep, others change as well."""
+        if self._host is not None:
+            self._host.watch(log)
 
     def reset(self, tier: str | None = None) -> int:
         """Raises ConfigError for a tier that is not here."""

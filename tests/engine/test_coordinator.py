@@ -7,8 +7,8 @@ import pytest
 from energyopt.core.errors import EngineError
 from energyopt.core.units import Bytes, Seconds
 from engine.batch import CacheShape
+from engine.kv.blocks import DEVICE
 from engine.kv.coordinator import KvCoordinator
-from engine.kv.prefix import DEVICE
 from engine.request import Request, SamplingParams
 
 BLOCK = 4
