@@ -27,18 +27,18 @@ ERRORS = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
 @dataclass(frozen=True, slots=True)
 class TorchBench:
-    """``joules`` reads the device's energy counter (None: it has none). Copies are made until they exceed
-    ``cold_bytes`` together."""
+    """``energy(start, end)`` gives the device's joules between two moments of ``clock`` (None: it has no sensor).
+    Copies of a problem are made until they exceed ``cold_bytes`` together."""
 
     device: torch.device
     arch: Arch
-    joules: Callable[[], float] | None = None
+    energy: Callable[[float, float], float | None] | None = None
     clock: Callable[[], float] = time.perf_counter
     cold_bytes: int = COLD_BYTES
 
     @property
     def has_joules(self) -> bool:
-        return self.joules is not None
+        return self.energy is not None
 
     def candidates(self, problem: Problem) -> list[Plan]:
         return candidates(self.arch, problem, multiprocessors(self.device, self.arch))
@@ -86,15 +86,15 @@ class TorchSubject:
         passed = self._passed(plan)
         look = self._looks.get(plan) or self.seconds(plan)
         burst = max(1, int(seconds / 20 / (look * len(self._copies))))
-        runs, start, before = 0, self._bench.clock(), self._joules()
-        while (elapsed := self._bench.clock() - start) < seconds or runs == 0:
+        runs, start = 0, self._bench.clock()
+        while self._bench.clock() - start < seconds or runs == 0:
             for _ in range(burst):
                 passed()
             self._wait()
             runs += burst * len(self._copies)
-        elapsed, after = self._bench.clock() - start, self._joules()
-        joules = None if before is None or after is None else (after - before) / runs
-        return Measurement(elapsed / runs, joules if joules is None or joules > 0 else None)
+        end = self._bench.clock()
+        joules = None if self._bench.energy is None else self._bench.energy(start, end)
+        return Measurement((end - start) / runs, joules / runs if joules else None)
 
     def _passed(self, plan: Plan) -> Callable[[], object]:
         """All copies once: on a GPU as a captured graph, since launching from Python takes longer than a small kernel.
@@ -123,9 +123,6 @@ class TorchSubject:
     def _wait(self) -> None:
         if self._bench.device.type == "cuda":
             torch.cuda.synchronize(self._bench.device)
-
-    def _joules(self) -> float | None:
-        return None if self._bench.joules is None else self._bench.joules()
 
 
 @contextmanager
