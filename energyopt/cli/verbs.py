@@ -46,6 +46,8 @@ VERBS = (
     Verb(("keys", "revoke"), "energyopt.cli.keys", "revoke", "Take a key back at once."),
     Verb(("db", "upgrade"), "energyopt.cli.db", "upgrade", "Bring a database to this version."),
     Verb(("doctor",), "energyopt.cli.doctor", "doctor", "Say what works on this machine and why not."),
+    Verb(("kernels", "tune"), "energyopt.cli.kernels", "tune", "Measure kernel launches on this GPU: joules and time."),
+    Verb(("kernels", "check"), "energyopt.cli.kernels", "check", "Error and share of the roofline of every kernel."),
     Verb(("plan",), "energyopt.cli.plan", "plan", "Plan a deployment on GPUs that need not exist yet (simulated)."),
     Verb(("calibrate",), "energyopt.cli.calibrate", "calibrate", "Fit the simulator to measured runs of your own."),
     Verb(("accuracy", "mlenergy"), "energyopt.cli.accuracy", "mlenergy", "Errors on a table of J/token and tok/s."),
@@ -67,6 +69,7 @@ VERBS = (
 GROUPS = {
     "keys": "Who may use the service.",
     "db": "The database of studies, energy and keys.",
+    "kernels": "The operators that compute on this machine's GPU.",
     "cap": "Power limits of this machine's GPUs.",
     "workload": "Recorded and generated workloads.",
     "studies": "Studies in the database.",
