@@ -21,6 +21,7 @@ from .batch import CacheShape, Runner
 from .detokenize import CONTEXT_TOKENS, Detokenizer
 from .disagg.ports import Remote
 from .disagg.prompt import lent_prompt
+from .flights import as_pipeline
 from .intake import Intake
 from .kv.configured import cache_for
 from .kv.events import EventLog, watch
@@ -71,7 +72,13 @@ class EngineFront:
         turnover = Turnover()
         self._intake = Intake(config.max_num_queued_reqs, config.max_num_seqs, turnover.retry_after)
         self._coordinator = cache_for(config, runner.cache, tiers, remote)
-        scheduler = Scheduler(config, self._coordinator, max_model_len=max_model_len, eos_ids=tokenizer.eos_ids)
+        scheduler = Scheduler(
+            config,
+            self._coordinator,
+            max_model_len=max_model_len,
+            eos_ids=tokenizer.eos_ids,
+            depth=as_pipeline(runner).depth,
+        )
         self._service = EngineService(scheduler, runner, self._intake, turnover, clock, Hooks(on_step, on_request))
         self._thread = threading.Thread(target=self._service.serve, name="engine", daemon=True)
         self._thread.start()

@@ -16,6 +16,7 @@ from energyopt.core.units import Seconds
 from .batch import Batch, Sampled, StepResult
 from .counters import Counters
 from .ending import Endings
+from .flights import Flights
 from .kv.coordinator import Admission, KvCoordinator
 from .kv.prefix import NO_HIT, PrefixHit
 from .plan import Plan, is_decode
@@ -47,9 +48,11 @@ class Scheduler:
         max_model_len: int,
         eos_ids: frozenset[int] = frozenset(),
         policy: AdmissionPolicy | None = None,
+        depth: int = 1,
     ) -> None:
         self.counters = Counters()
         self.endings = Endings(eos_ids)
+        self.flights = Flights(depth)
         self.cache = cache
         self._config = config
         self._max_model_len = max_model_len
@@ -76,7 +79,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running or self.num_waiting)
+        return bool(self._running or self.num_waiting or self.flights)
 
     def running(self) -> Iterator[Request]:
         """Requests that compute, oldest first."""
@@ -110,17 +113,17 @@ class Scheduler:
         request.finish_reason = reason
 
     def schedule(self) -> Batch | None:
-        """The next step's batch; None if there is no request, or if all of them wait for a lower tier."""
+        """The next step's batch; None if no request is at hand: they wait for a lower tier, or a batch has them."""
         self._take_landed()
         plan = Plan(self._config.max_num_batched_tokens)
         prefills = self._plan_decodes(plan)
         self._plan_prefills(plan, prefills)
         self._plan_admissions(plan)
         if plan.empty:
-            if self.has_work and not (self.cache.busy or self._asking or self.lost):
+            if self.has_work and not (self.flights or self.cache.busy or self._asking or self.lost):
                 raise EngineError("The scheduler has requests but found nothing to compute.")
             return None
-        return plan.batch(self.cache.take_copies())
+        return self.flights.depart(plan.batch(self.cache.take_copies()))
 
     def settle(self, batch: Batch, result: StepResult) -> Settled:
         """Take over what a step computed: tokens, cached blocks, requests that ended.
@@ -129,6 +132,7 @@ class Scheduler:
         """
         if len(result.sampled) != len(batch.items):
             raise EngineError(f"The runner answered {len(result.sampled)} of {len(batch.items)} scheduled requests.")
+        self.flights.land(batch)
         tokens: list[NewToken] = []
         shares: list[StepShare] = []
         hits, commit = self._hits, self.cache.commit
@@ -139,6 +143,8 @@ class Scheduler:
             shares.append(StepShare(request.id, phase, count, start, cached))
             if request.scheduled is None:
                 request.scheduled = result.start
+            if request.status is Status.FINISHED:
+                continue  # while its batch was under way
             if start + count < request.kv.quiet:  # as ``commit`` would, and a call saved
                 request.num_computed = start + count
             else:
@@ -170,14 +176,15 @@ class Scheduler:
     def _plan_decodes(self, plan: Plan) -> list[Request]:
         """One token for each decoding request, oldest first; returns the running requests that still prefill."""
         prefills: list[Request] = []
+        flying, least = self.flights.requests, plan.budget - self.flights.share(len(self._running))
         for request in tuple(self._running):
-            if request.status is not Status.RUNNING:
+            if request.status is not Status.RUNNING or request in flying:
                 continue
             # ``request.phase`` and a call saved: this loop runs once per request and step.
             covered = len(request.prompt) + len(request.output)
             if request.num_computed + 1 != covered or not request.output:
                 prefills.append(request)
-            elif covered <= request.kv.covered or self._make_room(request):
+            elif plan.budget > least and (covered <= request.kv.covered or self._make_room(request)):
                 plan.decode(request)
         return prefills
 
@@ -251,16 +258,17 @@ class Scheduler:
         self._running.append(request)
 
     def _make_way(self) -> Request | None:
-        """Take the blocks of the youngest running request; None if that would take them from the only one.
+        """Take the blocks of the youngest request that no batch computes; None if only the oldest is left.
 
-        Then copies hold the rest: a load is called off, or, if there is none, the stores end soon.
+        Then copies hold the rest: a load is called off, or, if there is none, stores or batches end soon.
         """
-        if len(self._running) > 1:
-            return self._preempt_youngest()
+        for victim in reversed(self._running[1:]):
+            if victim not in self.flights.requests:
+                return self._preempt(victim)
         if self._loading:
             request, _ = next(reversed(self._loading.values()))
             self._back_to_queue(request)
-        elif not self.cache.busy:
+        elif not (self.cache.busy or self.flights):
             raise EngineError(f"Request {self._running[0].id!r} runs alone and the KV pool is still too small for it.")
         return None
 
@@ -272,9 +280,9 @@ class Scheduler:
         request.status = Status.PREEMPTED if request.num_preemptions else Status.WAITING
         self._waiting.push(request)
 
-    def _preempt_youngest(self) -> Request:
-        """Send the youngest running request back to the front of the queue, without its blocks."""
-        victim = self._running.pop()
+    def _preempt(self, victim: Request) -> Request:
+        """Send a running request back to the front of the queue, without its blocks."""
+        self._running.remove(victim)
         self.cache.free(victim)
         victim.status = Status.PREEMPTED
         victim.num_preemptions += 1

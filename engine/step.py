@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from energyopt.core.errors import EngineError
 from energyopt.core.records import FinishReason, RequestRecord, StepRecord
 from energyopt.core.units import Seconds
 
-from .batch import Runner
+from .batch import Batch, Runner
+from .flights import as_pipeline
 from .request import Request
 from .scheduler import Scheduler
 from .settled import Settled
@@ -17,21 +19,28 @@ Emit = Callable[[Settled, StepRecord], None]
 
 
 class StepLoop:
-    """Turns requests of a scheduler into tokens, one batch at a time, and hands each outcome to ``emit``."""
+    """Turns requests of a scheduler into tokens, batch by batch, and hands each outcome to ``emit``.
+
+    As many batches are under way as the scheduler was told the runner's pipeline takes.
+    """
 
     def __init__(self, scheduler: Scheduler, runner: Runner, emit: Emit) -> None:
         self._scheduler = scheduler
-        self._runner = runner
+        self._devices = runner.devices
+        self._pipeline = as_pipeline(runner)
         self._emit = emit
+        self._flying: deque[Batch] = deque()
 
     def step(self) -> bool:
         """One step; False if there was nothing to do. Errors of the runner and of ``emit`` pass through."""
-        batch = self._scheduler.schedule()
-        if batch is None:
+        while len(self._flying) < self._scheduler.flights.depth and (batch := self._scheduler.schedule()) is not None:
+            self._pipeline.start(batch)
+            self._flying.append(batch)
+        if not self._flying:
             return False
-        result = self._runner.run(batch)
-        settled = self._scheduler.settle(batch, result)
-        self._emit(settled, StepRecord(result.start, result.end, self._runner.devices, settled.shares))
+        result = self._pipeline.finish()
+        settled = self._scheduler.settle(self._flying.popleft(), result)
+        self._emit(settled, StepRecord(result.start, result.end, self._devices, settled.shares))
         return True
 
 

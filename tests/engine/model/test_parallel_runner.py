@@ -16,6 +16,7 @@ from energyopt.core.config import EngineConfig, KvConfig, ParallelLayout
 from energyopt.core.errors import ConfigError, EngineError, ModelError
 from energyopt.core.units import Bytes, Seconds
 from engine.batch import Batch, Runner, ScheduledRequest
+from engine.flights import as_pipeline
 from engine.kv.configured import cache_for
 from engine.models import load_model, open_model
 from engine.parallel.fake import ThreadCrew
@@ -34,7 +35,8 @@ LENGTHS = (1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 40)
 
 def drive(runner: Runner, config: EngineConfig, lengths: Sequence[int] = LENGTHS, new: int = 10) -> list[list[int]]:
     """Greedy continuations of one prompt a length; half of the prompts share a prefix."""
-    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=512)
+    depth = as_pipeline(runner).depth
+    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=512, depth=depth)
     loop = StepLoop(scheduler, runner, lambda settled, record: None)
     params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
     prompts = [tuple((7 * at + (number % 2) * number) % 256 for at in range(n)) for number, n in enumerate(lengths)]
