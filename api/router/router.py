@@ -15,6 +15,7 @@ from engine.routing.names import CHUNK_TOKENS
 from .app import RouterApp
 from .backend import Backend, health_of
 from .counts import Counts
+from .events import EventFollower
 from .fleet import Fleet
 from .forward import Forwarder
 from .metrics import RouterCollector, RouterPage
@@ -60,7 +61,9 @@ class Router:
 
     def start(self) -> None:
         """Begin to probe backends and to look after connections."""
-        for work in (self.prober.run(), self._sweep()):
+        followers = [EventFollower(backend, self.desk, self.counts) for backend in self.fleet.backends]
+        followed = [follower.run() for follower in followers if self.config.kv_events]
+        for work in (self.prober.run(), self._sweep(), *followed):
             task = asyncio.get_running_loop().create_task(work)
             task.add_done_callback(_report)
             self._tasks.append(task)

@@ -84,7 +84,10 @@ def frames_of(news: KvNews, block_size: int) -> list[bytes]:
     for place, part in enumerate(parts):
         number = f"{news.epoch}:{news.batch.number}"
         head = f"id: {number}\n" if place == len(parts) - 1 else ""
-        body = {"type": "batch", "ts": stamp, "seq": news.batch.number, "events": part}
+        body: dict[str, object] = {"type": "batch", "ts": stamp, "epoch": news.epoch, "seq": news.batch.number}
+        body["events"] = part
+        if not head:
+            body["more"] = True
         frames.append(f"{head}data: {json.dumps(body, separators=(',', ':'))}\n\n".encode())
     return frames
 

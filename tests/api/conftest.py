@@ -92,12 +92,18 @@ def serve_it() -> Iterator[ServeIt]:
     """Serve a bundle on loopback: ``serve_it(engine=..., energy=...)``. All are stopped at the end."""
     with ExitStack() as stack:
 
-        def start(grace: float = 5.0, **changes: Any) -> Served:
+        def start(grace: float = 5.0, on_stop: Callable[[], None] = lambda: None, **changes: Any) -> Served:
             services = _services(**changes)
             listener = bind("127.0.0.1", 0)
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             ready = threading.Event()
-            server = Server(create_app(services), grace=Seconds(grace), abort=services.engine.close, on_ready=ready.set)
+            server = Server(
+                create_app(services),
+                grace=Seconds(grace),
+                abort=services.engine.close,
+                on_ready=ready.set,
+                on_stop=on_stop,
+            )
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
             thread.start()
             assert ready.wait(10)

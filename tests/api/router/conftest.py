@@ -57,6 +57,7 @@ class ScriptedBackend:
     answer: Answer = echo
     models: list[dict[str, object]] = field(default_factory=lambda: [{"id": "m", "object": "model"}])
     health: int = 200
+    events: bool = False
     port: int = 0
     seen: list[Seen] = field(default_factory=list)
     connections: int = 0
@@ -102,7 +103,7 @@ class ScriptedBackend:
             await say(seen, self.health, b"")
         elif target.endswith("/v1/models"):
             await say(seen, 200, json.dumps({"object": "list", "data": self.models}).encode())
-        elif target.startswith("/kv/"):
+        elif target.startswith("/kv/") and not self.events:
             await say(seen, 404)
         else:
             self.seen.append(seen)
