@@ -24,6 +24,11 @@ router = APIRouter(include_in_schema=False)
 FILES = {
     "app.css": "text/css",
     "app.js": "text/javascript",
+    "devices.js": "text/javascript",
+    "lib.js": "text/javascript",
+    "plan.js": "text/javascript",
+    "studies.js": "text/javascript",
+    "study.js": "text/javascript",
     "uplot.css": "text/css",
     "uplot.js": "text/javascript",
     "uplot.LICENSE.txt": "text/plain",
@@ -55,7 +60,8 @@ async def page(request: Request, services: ServicesDep) -> Response:
         scopes = sorted((await identify(request, services)).scopes)
     shell = Environment(autoescape=select_autoescape(default=True)).from_string(_read("page.html.jinja").decode())
     tuning = Scope.TUNE.value in scopes
-    html = shell.render(version=services.version, signed_in=bool(scopes), tuning=tuning)
+    session = bool(scopes) and COOKIE in request.cookies
+    html = shell.render(version=services.version, signed_in=bool(scopes), tuning=tuning, session=session)
     headers = {"content-security-policy": POLICY, "cache-control": "no-store"}
     return Response(html, media_type="text/html", headers=headers)
 
