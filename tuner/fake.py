@@ -12,6 +12,8 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
 
 from energyopt.core.clock import Clock
 from energyopt.core.config import Deployment
@@ -27,7 +29,8 @@ from .ports import Progress, ProgressSink
 
 _REQUESTS = 40
 _TOKENS = 16
-_TIME_JITTER = 0.15
+TIME_JITTER = 0.15
+"""How far the latencies of one run scatter, as the standard deviation of their logarithms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,14 @@ class ToyPoint:
     output_rate: float
     ttft: float
     itl: float
+
+
+class Surface(Protocol):
+    """The truth about a machine that does not exist."""
+
+    def point(self, deployment: Deployment, concurrency: int) -> ToyPoint:
+        """Raises OutOfMemoryError or LaunchError where this machine could not run it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +94,8 @@ class ToySurface:
 
 
 class FakeEvaluator:
-    """Measures a ToySurface with noise drawn from ``seed``, the configuration, the workload and the repetition.
+    """Measures a surface (the toy's by default) with noise drawn from ``seed``, the configuration, the workload and the
+    repetition.
 
     ``metered`` False leaves out all joules. Time passes on ``clock`` as the plan says; a failure takes ``launch``
     seconds. ``runs`` counts calls.
@@ -95,12 +107,12 @@ class FakeEvaluator:
         *,
         seed: int = 0,
         noise: float = 0.04,
-        surface: ToySurface | None = None,
+        surface: Surface | None = None,
         metered: bool = True,
         launch: float = 2.0,
     ) -> None:
         self._clock, self._seed, self._noise = clock, seed, noise
-        self._surface = surface or ToySurface()
+        self._surface: Surface = surface or ToySurface()
         self._metered, self._launch = metered, Seconds(launch)
         self._repeats: Counter[str] = Counter()
         self.runs = 0
@@ -160,9 +172,9 @@ def _requests(ttft: float, itl: float, rng: random.Random) -> list[RequestRecord
     """Requests whose latencies scatter around the given ones."""
     records = []
     for number in range(_REQUESTS):
-        first = ttft * math.exp(rng.gauss(0.0, _TIME_JITTER))
-        gap = itl * math.exp(rng.gauss(0.0, _TIME_JITTER))
-        times = tuple(Seconds(first + gap * i) for i in range(_TOKENS))
+        gaps = (itl * math.exp(rng.gauss(0.0, TIME_JITTER)) for _ in range(_TOKENS - 1))
+        first = ttft * math.exp(rng.gauss(0.0, TIME_JITTER))
+        times = tuple(Seconds(time) for time in accumulate(gaps, initial=first))
         records.append(
             RequestRecord(
                 request_id=f"toy-{number}",

@@ -10,10 +10,13 @@ from pydantic import BaseModel
 from energyopt.core.config import Deployment
 from energyopt.core.study import Value
 
+from .knobs import KINDS, kind_of
+
 
 def knob_paths() -> tuple[str, ...]:
-    """Every path a knob may have: the scalar fields of a Deployment."""
-    return tuple(sorted(_leaves(Deployment, "")))
+    """Every path a knob may have: the scalar fields of a Deployment, and the parts that are knobs as a whole."""
+    whole = (f"{pool}.{path}" for pool in Deployment.model_fields for path in KINDS)
+    return tuple(sorted({*_leaves(Deployment, ""), *whole}))
 
 
 def _leaves(model: type[BaseModel], prefix: str) -> Iterator[str]:
@@ -31,11 +34,20 @@ def read_path(data: Mapping[str, Any], path: str) -> Value:
     found: Any = data
     for part in path.split("."):
         found = found[part]
-    value: Value = found
+    kind = kind_of(path)
+    value: Value = found if kind is None else kind.spell(found)
     return value
 
 
 def with_path(data: Mapping[str, Any], path: str, value: Value) -> dict[str, Any]:
-    """A copy of ``data`` with ``value`` at ``path``; what does not lie on the path is shared."""
+    """A copy of ``data`` with ``value`` at ``path``; what does not lie on the path is shared.
+
+    Raises ConfigError for a word that a knob of its own kind does not understand.
+    """
+    kind = kind_of(path)
+    return _placed(data, path, value if kind is None else kind.parse(value))
+
+
+def _placed(data: Mapping[str, Any], path: str, part: Any) -> dict[str, Any]:
     head, _, rest = path.partition(".")
-    return {**data, head: with_path(data[head], rest, value) if rest else value}
+    return {**data, head: _placed(data[head], rest, part) if rest else part}

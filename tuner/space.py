@@ -67,6 +67,9 @@ def _one_power_setting(deployment: Deployment) -> str | None:
     return None
 
 
+IDLE_KNOB = "a knob without effect keeps the baseline's value"
+"""Rule of the points that differ from another one only in a knob whose condition does not hold."""
+
 DEFAULT_RULES = (Rule("one power setting for all pools of a host", _one_power_setting),)
 
 
@@ -149,6 +152,9 @@ class SearchSpace:
         return SpacePlan(tuple(points), tuple(indices), dict(removed))
 
     def _build(self, params: Params) -> Deployment | Rejection:
+        idle = next((knob for knob in self.knobs if not _acts(knob, params) and self._moved(knob, params)), None)
+        if idle is not None:
+            return Rejection(IDLE_KNOB, f"{idle.path} = {params[idle.path]} has no effect there")
         data = self._template
         for path, value in params.items():
             data = with_path(data, path, value)
@@ -164,6 +170,9 @@ class SearchSpace:
                 return Rejection(rule.name, reason_or_none)
         return deployment
 
+    def _moved(self, knob: Knob, params: Params) -> bool:
+        return _key(params[knob.path]) != _key(self.baseline_params[knob.path])
+
     def _check_paths(self, baseline: Deployment) -> None:
         known = knob_paths()
         seen: set[str] = set()
@@ -174,10 +183,17 @@ class SearchSpace:
                 raise ConfigError(f"The knob {knob.path!r} is given twice; each may be given once.")
             if knob.path.startswith("prefill.") and baseline.prefill is None:
                 raise ConfigError(f"{knob.path!r}: the baseline has no prefill pool; only decode.* can be tuned.")
+            whole = next((other for other in seen if f"{knob.path}.".startswith(f"{other}.")), None)
+            parts = next((other for other in seen if other.startswith(f"{knob.path}.")), None)
+            if whole or parts:
+                raise ConfigError(f"The knobs {whole or parts!r} and {knob.path!r} set the same thing; leave one out.")
             seen.add(knob.path)
 
     def _check_values(self) -> None:
         for knob in self.knobs:
+            self._check_conditions(knob)
+            for value in knob.values:
+                with_path(self._template, knob.path, value)  # a word that its kind does not understand is raised here
             if len({_key(value) for value in knob.values}) < len(knob.values):
                 raise ConfigError(f"The knob {knob.path!r} has a value twice: {_listing(knob.values)}.")
             if _find(knob, self.baseline_params[knob.path]) is None:
@@ -185,6 +201,23 @@ class SearchSpace:
                     f"The knob {knob.path!r} lacks the baseline's value {self.baseline_params[knob.path]!r}: "
                     f"it has {_listing(knob.values)}."
                 )
+
+    def _check_conditions(self, knob: Knob) -> None:
+        others = {other.path: other for other in self.knobs if other.path != knob.path}
+        for path, values in knob.when.items():
+            if path not in others:
+                raise ConfigError(f"{knob.path} depends on {path!r}, which is no other knob of this space.")
+            unknown = [value for value in values if _find(others[path], value) is None]
+            if unknown or not values:
+                wanted = unknown[0] if unknown else "nothing"
+                raise ConfigError(
+                    f"{knob.path} depends on {path} = {wanted!r}: it has {_listing(others[path].values)}."
+                )
+
+
+def _acts(knob: Knob, params: Params) -> bool:
+    """Whether the knob's conditions hold at this point."""
+    return all(any(_key(params[path]) == _key(v) for v in values) for path, values in knob.when.items())
 
 
 def _position(knob: Knob, params: Params) -> int:

@@ -12,6 +12,7 @@ from energyopt.compose.results import open_session
 from energyopt.compose.study import PlannedStudy, TuneRequest, create_study, plan_study
 from energyopt.compose.warm_start import Machine, warm_start
 from energyopt.core.config import parse_config
+from energyopt.core.study import Sampler
 from energyopt.core.units import format_duration, parse_seconds
 
 from .footprint import Currency, Grid, Price, Pue, footprint_config
@@ -45,7 +46,7 @@ def tune(
     pairs: Annotated[int | None, typer.Option(min=0, help="Winner/baseline pairs of the verification.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Chat sessions at once.")] = 8,
     seed: Annotated[int, typer.Option(help="Seed of workload and search.")] = 0,
-    sampler: Annotated[Literal["auto", "gp", "tpe", "random"], typer.Option(help="Search strategy.")] = "auto",
+    sampler: Annotated[Sampler, typer.Option(help="Search strategy.")] = "auto",
     meter: Annotated[str, typer.Option(metavar="KIND", help=METER_HELP)] = "auto",
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where the engine runs.")] = "auto",
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="Weights.")] = "auto",

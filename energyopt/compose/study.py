@@ -8,14 +8,13 @@ import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import Config, Deployment, DeviceKind, DType, EngineConfig, KvConfig, PoolConfig
 from energyopt.core.errors import ConfigError
 from energyopt.core.footprint import FootprintConfig
 from energyopt.core.slo import Slo
-from energyopt.core.study import Budget, MeasurePlan, StudyRecord, StudySpec, StudyState
+from energyopt.core.study import Budget, MeasurePlan, Sampler, StudyRecord, StudySpec, StudyState
 from energyopt.core.units import Seconds, format_duration
 from engine.models import resolve_model
 from tuner.defaults import host_space
@@ -55,7 +54,7 @@ class TuneRequest(Config):
     pairs: int | None = None
     concurrency: int = 8
     seed: int = 0
-    sampler: Literal["auto", "gp", "tpe", "random"] = "auto"
+    sampler: Sampler = "auto"
     meter: MeterName = "auto"
     device: DeviceKind = "auto"
     dtype: DType = "auto"

@@ -14,22 +14,27 @@ from pydantic import Field
 
 from .config import Config, Deployment
 from .results import Result, RunResult
-from .units import Seconds
+from .units import Joules, Seconds
 from .workload import Workload
 
 Value = bool | int | float | str | None
 """A knob's value; None leaves the thing as it is found (an uncapped device)."""
 
 
+Sampler = Literal["auto", "gp", "tpe", "random", "sobol", "optuna-gp"]
+
+
 class Knob(Config):
     """One dimension of the search: ``path`` into a Deployment and the values it may take, in their natural order.
 
-    ``ordinal`` says that the order means something (numbers); a categorical knob has none.
+    ``ordinal`` says that the order means something (numbers); a categorical knob has none. A knob with ``when`` has an
+    effect only where each knob that it names has one of the values given there; elsewhere it stays as in the baseline.
     """
 
     path: str
     values: tuple[Value, ...] = Field(min_length=1)
     ordinal: bool = True
+    when: Mapping[str, tuple[Value, ...]] = Field(default_factory=dict)
 
 
 class Space(Config):
@@ -50,24 +55,28 @@ class MeasurePlan(Config):
     """How a run is measured.
 
     The load runs ``warmup`` seconds before the steady-state window opens, and the window lasts ``window`` seconds;
-    ``timeout`` bounds launch and run together.
+    ``timeout`` bounds launch and run together. Before the launch the machine gets up to ``settle`` seconds to become
+    idle and cool.
     """
 
     warmup: Seconds = Field(Seconds(3.0), ge=0)
     window: Seconds = Field(Seconds(15.0), gt=0)
     timeout: Seconds = Field(Seconds(300.0), gt=0)
+    settle: Seconds = Field(Seconds(0.0), ge=0)
 
 
 class Budget(Config):
-    """When the search stops: after ``trials`` (baseline included), or when the rest of ``seconds`` is needed to verify.
+    """When the search stops: after ``trials`` (baseline included), or when the rest of ``seconds`` or ``joules`` is
+    needed to verify.
 
-    ``verify_pairs`` winner/baseline pairs are measured afterwards and are not part of the trials; ``seconds`` covers
-    them too.
+    ``verify_pairs`` winner/baseline pairs are measured afterwards and are not part of the trials; ``seconds`` and
+    ``joules`` (what the windows of all runs cost, as far as it was measured) cover them too.
     """
 
     trials: int = Field(ge=1)
     seconds: Seconds | None = Field(None, gt=0)
     verify_pairs: int = Field(3, ge=0)
+    joules: Joules | None = Field(None, gt=0)
 
 
 class StudySpec(Config):
@@ -86,7 +95,7 @@ class StudySpec(Config):
     budget: Budget
     plan: MeasurePlan = MeasurePlan()
     seed: int = 0
-    sampler: Literal["auto", "gp", "tpe", "random"] = "auto"
+    sampler: Sampler = "auto"
     maximize: Literal["tokens_per_joule", "output_rate"] = "tokens_per_joule"
 
 
@@ -115,10 +124,12 @@ STATE_EVENT = "state"
 
 
 class Origin(StrEnum):
-    """Why a trial exists. ``VERIFY_*`` are the runs of the final comparison, on fresh prompts."""
+    """Why a trial exists. ``REPEAT`` measures a configuration again, to be sure of it or to see the machine drift;
+    ``VERIFY_*`` are the runs of the final comparison, on fresh prompts."""
 
     BASELINE = "baseline"
     SEARCH = "search"
+    REPEAT = "repeat"
     USER = "user"
     VERIFY_WINNER = "verify_winner"
     VERIFY_BASELINE = "verify_baseline"

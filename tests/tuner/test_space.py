@@ -11,7 +11,7 @@ from energyopt.core.errors import ConfigError
 from energyopt.core.study import Knob, Space, Value
 from tuner.fake_study import toy_deployment, toy_space
 from tuner.paths import knob_paths
-from tuner.space import DEFAULT_RULES, SearchSpace, at_most_devices
+from tuner.space import DEFAULT_RULES, IDLE_KNOB, SearchSpace, at_most_devices
 
 SMALL = SearchSpace(toy_space(small=True), toy_deployment())
 
@@ -57,7 +57,7 @@ def test_an_unknown_path_names_the_allowed_ones() -> None:
         space(Knob(path="decode.engine.max_seqs", values=(1,)))
 
 
-@pytest.mark.parametrize("path", ["decode", "decode.engine", "decode.engine.kv.tiers", "decode.power.cap.x", ""])
+@pytest.mark.parametrize("path", ["decode", "decode.engine", "decode.engine.kv", "decode.power.cap.x", ""])
 def test_only_scalar_fields_are_knobs(path: str) -> None:
     with pytest.raises(ConfigError, match="is no knob"):
         space(Knob(path=path, values=(1,)))
@@ -144,3 +144,45 @@ def test_check_and_apply_agree_on_any_point(data: st.DataObject) -> None:
     assert (SMALL.check(params) is None) == listed
     if listed:
         assert isinstance(SMALL.apply(params), Deployment)
+
+
+TIERS, LOAD = "decode.engine.kv.tiers", "decode.engine.kv.tier_load"
+
+
+def conditional() -> SearchSpace:
+    return space(
+        Knob(path=TIERS, values=("none", "host:1GiB"), ordinal=False),
+        Knob(path=LOAD, values=("always", "faster"), ordinal=False, when={TIERS: ("host:1GiB",)}),
+    )
+
+
+def test_a_knob_without_effect_is_not_tried_twice() -> None:
+    own = conditional()
+    assert [tuple(point.values()) for point in own.plan.points] == [
+        ("none", "always"), ("host:1GiB", "always"), ("host:1GiB", "faster"),
+    ]  # fmt: skip
+    assert own.plan.removed == {IDLE_KNOB: 1}
+    rejection = own.check({TIERS: "none", LOAD: "faster"})
+    assert rejection is not None
+    assert rejection.reason == f"{LOAD} = faster has no effect there"
+
+
+@pytest.mark.parametrize(
+    ("when", "message"),
+    [
+        ({LOAD: ("always",)}, "no other knob"),
+        ({TIERS: ("host:2GiB",)}, "it has none, host:1GiB"),
+        ({TIERS: ()}, "nothing"),
+    ],
+)
+def test_a_condition_on_what_is_not_there_is_refused(when: dict[str, tuple[Value, ...]], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        space(Knob(path=TIERS, values=("none", "host:1GiB")), Knob(path=LOAD, values=("always", "faster"), when=when))
+
+
+def test_a_layout_is_one_knob_and_excludes_its_parts() -> None:
+    own = space(Knob(path="decode.engine.layout", values=("tp1", "tp4-pp2", "tp8-ep8")))
+    layouts = [own.apply(point).decode.engine.layout for point in own.plan.points]
+    assert [(one.tp, one.pp, one.ep) for one in layouts] == [(1, 1, 1), (4, 2, 1), (8, 1, 8)]
+    with pytest.raises(ConfigError, match="set the same thing"):
+        space(Knob(path="decode.engine.layout", values=("tp1",)), Knob(path="decode.engine.layout.tp", values=(1, 2)))

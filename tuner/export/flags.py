@@ -61,6 +61,7 @@ FLAGS = (
     Flag("engine.seed", "seed"),
     Flag("engine.threads", "threads", vllm=False, instead="set VLLM_CPU_OMP_THREADS_BIND"),
     Flag("engine.kernels", "kernels", vllm=False, instead="choose with --attention-backend"),
+    Flag("engine.quantization", "quantization", vllm=False, instead="serve a checkpoint that is quantized"),
     Flag("engine.enforce_eager", "enforce-eager"),
     Flag("engine.max_model_len", "max-model-len"),
     Flag("engine.max_num_seqs", "max-num-seqs"),

@@ -7,17 +7,23 @@ import math
 from energyopt.core.study import StudySpec
 from tuner.space import SearchSpace
 
-from .optuna import STARTUP, Method, OptunaSearcher, best_method
+from .gp import STARTUP, GpSearcher
+from .optuna import Method, OptunaSearcher
 from .ports import Searcher
 from .random import RandomSearcher
+from .sobol import SobolSearcher
 
 
 def make_searcher(spec: StudySpec, space: SearchSpace) -> Searcher:
     """The searcher that ``spec.sampler`` names; "auto" takes what the budget and the installed libraries allow."""
     if spec.sampler == "random":
         return RandomSearcher(space, spec.seed)
+    if spec.sampler == "sobol":
+        return SobolSearcher(space, spec.seed)
     trials = spec.budget.trials
-    method = best_method(trials) if spec.sampler == "auto" else spec.sampler
+    if spec.sampler == "gp" or (spec.sampler == "auto" and trials > 1 + STARTUP):
+        return GpSearcher(space, spec.seed)
+    method: Method = "gp" if spec.sampler == "optuna-gp" else "tpe"
     return OptunaSearcher(space, spec.seed, method, startup=_startup(method, trials))
 
 

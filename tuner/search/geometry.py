@@ -31,6 +31,15 @@ class Geometry:
         columns = [table[places[:, k]] for k, table in enumerate(self._tables)]
         self._coords: Floats = np.hstack([np.zeros((len(self.points), 1)), *columns])
 
+    @property
+    def coordinates(self) -> Floats:
+        """All points as rows, in the order of ``points``."""
+        return self._coords
+
+    def rows(self, points: Sequence[Index]) -> Floats:
+        """Coordinates of some points, one row each."""
+        return np.array([self._place(point) for point in points])
+
     def nearest(self, point: Index, taken: Collection[Index]) -> Index | None:
         """The valid point closest to ``point`` that is not ``taken``; the first of equals. None if none is left."""
         distances = np.abs(self._coords - self._place(point)).sum(axis=1)

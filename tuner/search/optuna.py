@@ -7,7 +7,6 @@ Optuna sees positions of values, not values, so None, bool and mixed types are s
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,24 +24,19 @@ from .history import History, Index
 from .start import first_points
 
 Method = Literal["gp", "tpe"]
-STARTUP = 8
-"""Points measured before a model is fitted, the baseline not counted."""
-
-
-def best_method(trials: int) -> Method:
-    """The Gaussian process where its libraries are installed and the budget outlasts baseline and start, else TPE."""
-    installed = all(importlib.util.find_spec(name) is not None for name in ("scipy", "torch"))
-    return "gp" if installed and trials > 1 + STARTUP else "tpe"
+"""Optuna's own Gaussian process is here to be compared with: it takes seconds where ``gp`` takes a part of one."""
 
 
 class OptunaSearcher:
     """Starts with points chosen to differ, then asks Optuna's model; every answer is a valid point not asked before.
 
+    Points that were told without being asked for (a simulator's choice) count as start.
+
     A proposal that is invalid or was asked already is replaced by the nearest point that is neither.
     """
 
-    def __init__(self, space: SearchSpace, seed: int, method: Method, startup: int = STARTUP) -> None:
-        self.name: str = method
+    def __init__(self, space: SearchSpace, seed: int, method: Method, startup: int) -> None:
+        self.name = "tpe" if method == "tpe" else "optuna-gp"
         self._method = method
         self._seed = seed
         self._history = History(space)
@@ -53,7 +47,9 @@ class OptunaSearcher:
 
     def ask(self) -> Params | None:
         seen = self._history.seen
-        start = next((point for point in self._start if point not in seen), None)
+        start = None
+        if len(seen) <= self._startup:  # the baseline is one of them; what a simulator chose begins as well
+            start = next((point for point in self._start if point not in seen), None)
         point = start if start is not None else self._geometry.nearest(self._propose(), seen)
         return None if point is None else self._history.ask(point)
 

@@ -11,13 +11,15 @@ import optuna
 import pytest
 
 from energyopt.core.errors import ConfigError
-from energyopt.core.study import Budget, Knob, Space
+from energyopt.core.study import Budget, Knob, Sampler, Space
 from tuner.fake_study import toy_deployment, toy_space, toy_spec
 from tuner.objective import FITS, Objective, Score
 from tuner.search.factory import make_searcher
-from tuner.search.optuna import STARTUP, OptunaSearcher, best_method
+from tuner.search.gp import STARTUP, GpSearcher
+from tuner.search.optuna import OptunaSearcher
 from tuner.search.ports import Searcher
 from tuner.search.random import RandomSearcher
+from tuner.search.sobol import SobolSearcher
 from tuner.space import Params, SearchSpace
 
 SMALL = SearchSpace(toy_space(small=True), toy_deployment())
@@ -35,7 +37,15 @@ def tpe(space: SearchSpace, seed: int) -> Searcher:
     return OptunaSearcher(space, seed, "tpe", startup=4)
 
 
-every_searcher = pytest.mark.parametrize("make", [random_search, tpe])
+def gp(space: SearchSpace, seed: int) -> Searcher:
+    return GpSearcher(space, seed, startup=4)
+
+
+def sobol(space: SearchSpace, seed: int) -> Searcher:
+    return SobolSearcher(space, seed)
+
+
+every_searcher = pytest.mark.parametrize("make", [random_search, sobol, tpe, gp])
 
 
 def score(space: SearchSpace, params: Params) -> Score:
@@ -127,19 +137,24 @@ def test_the_first_points_change_one_knob_at_a_time_and_cover_the_space() -> Non
     assert min(len(changed(second)), len(changed(fourth))) > 1
 
 
-def test_the_sampler_that_ran_has_a_name() -> None:
-    assert make_searcher(toy_spec(sampler="random"), SMALL).name == "random"
-    assert make_searcher(toy_spec(sampler="tpe"), SMALL).name == "tpe"
-    assert make_searcher(toy_spec(sampler="gp"), SMALL).name == "gp"
-    auto = toy_spec(sampler="auto", budget=Budget(trials=STARTUP))
-    assert make_searcher(auto, SMALL).name == "tpe"
+@pytest.mark.parametrize("sampler", ["random", "sobol", "tpe", "gp", "optuna-gp"])
+def test_the_sampler_that_ran_has_a_name(sampler: Sampler) -> None:
+    assert make_searcher(toy_spec(sampler=sampler), SMALL).name == sampler
 
 
-def test_auto_takes_the_gaussian_process_only_with_its_libraries_and_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert best_method(STARTUP + 2) == "gp"
-    assert best_method(STARTUP + 1) == "tpe"
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
-    assert best_method(STARTUP + 2) == "tpe"
+def test_auto_takes_the_gaussian_process_where_the_budget_outlasts_its_start() -> None:
+    for trials, name in ((STARTUP + 2, "gp"), (STARTUP + 1, "tpe")):
+        assert make_searcher(toy_spec(sampler="auto", budget=Budget(trials=trials)), SMALL).name == name
+
+
+@pytest.mark.parametrize("make", [tpe, gp])
+def test_what_a_simulator_chose_counts_as_start(make: Make) -> None:
+    searcher, plain = make(LARGE, 2), make(LARGE, 2)
+    begun = LARGE.plan.points[100:3000:700]
+    for params in begun:
+        searcher.tell(params, score(LARGE, params))
+    first = {str(params) for params in drive(plain, LARGE, 4)}
+    assert str(searcher.ask()) not in first
 
 
 def test_optuna_is_quiet_and_its_verbosity_is_left_as_found(caplog: pytest.LogCaptureFixture) -> None:

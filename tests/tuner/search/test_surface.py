@@ -42,6 +42,6 @@ def best_of(searcher: Searcher, seed: int) -> float:
 
 def test_tpe_beats_random_search() -> None:
     seeds = range(5)
-    tpe = [best_of(OptunaSearcher(SPACE, seed, "tpe"), seed) for seed in seeds]
+    tpe = [best_of(OptunaSearcher(SPACE, seed, "tpe", startup=8), seed) for seed in seeds]
     luck = [best_of(RandomSearcher(SPACE, seed), seed) for seed in seeds]
     assert median(tpe) > 1.1 * median(luck)
