@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from kernels.pages import Span
 
 from .batch import Batch, BlockCopy
+from .kv.layout import FullAttention, GroupSpec, RecurrentState
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
     """``tokens`` are the ids of all rows, ``spans`` say which of them continue which sequence, in which blocks.
 
-    ``samples`` are the rows whose logits are wanted, ascending. ``copies`` of blocks come first, in order.
+    ``samples`` are the rows whose logits are wanted, ascending. ``copies`` of blocks come first, in order. The spans'
+    blocks are those of the first group of layers; ``others`` are the blocks of the further ones, by group and span.
     """
 
     tokens: list[int]
     spans: list[Span]
     samples: list[int]
     copies: tuple[BlockCopy, ...] = ()
+    others: tuple[Sequence[Sequence[int]], ...] = ()
+
+    def spans_of(self, group: int, spec: GroupSpec) -> list[Span]:
+        """The spans with the blocks of one group.
+
+        Where a group no longer reads what lies far back, positions count from the first block that it does read, which
+        changes no distance: its table has gaps before that.
+        """
+        tables = [span.blocks for span in self.spans] if group == 0 else self.others[group - 1]
+        spans = [replace(span, blocks=table) for span, table in zip(self.spans, tables, strict=True)]
+        if isinstance(spec, RecurrentState | FullAttention):
+            return spans
+        firsts = [spec.first_read(span.start) for span in spans]
+        return [
+            replace(span, start=span.start - first * spec.block_tokens, blocks=span.blocks[first:])
+            for span, first in zip(spans, firsts, strict=True)
+        ]
 
     def positions(self) -> list[int]:
         """The position of every row in its sequence."""
@@ -36,4 +56,6 @@ def step_inputs(batch: Batch) -> StepInputs:
         tokens += item.tokens()
         if item.sample:
             samples.append(len(tokens) - 1)
-    return StepInputs(tokens, spans, samples, batch.copies)
+    groups = len(batch.items[0].request.other_tables) if batch.items else 0
+    others = tuple([item.request.other_tables[group] for item in batch.items] for group in range(groups))
+    return StepInputs(tokens, spans, samples, batch.copies, others)

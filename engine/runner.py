@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-
 import numpy as np
 import torch
 
 from energyopt.core.clock import Clock
 from energyopt.core.config import EngineConfig
 from energyopt.core.errors import ConfigError, EngineError
-from energyopt.core.units import Bytes
 from kernels.pages import Pages, plan_pages
 
 from .batch import Batch, CacheShape, StepResult
+from .graphs import Capturer, CudaCapturer, DecodeGraphs, Limits
 from .inputs import StepInputs, step_inputs
+from .kv.layout import GroupSpec, Layout, RecurrentState
 from .memory import available_bytes, foreign_memory_errors
-from .model.step import Keeps
+from .model.states import StateMoves
+from .model.step import Paged, Slot, Stateful
 from .models import LoadedModel, usable_threads
+from .pool import PoolPlan, plan_pool
 from .sampler import Sampler
 
 _CPU_SHARE = 0.25
@@ -29,23 +29,32 @@ _GPU_SHARE = 0.85
 
 
 class TorchRunner:
-    """Owns the KV pool: one tensor (layers, blocks, block_tokens, *what a layer keeps of a token).
+    """Owns the KV pool: one tensor of bytes (slabs, blocks, slab bytes), as ``PoolPlan`` lays it out.
 
     It trusts the block ids it is given; two requests may share a block as long as neither writes it. Called from one
     thread.
     """
 
     def __init__(
-        self, loaded: LoadedModel, config: EngineConfig, clock: Clock, shape: CacheShape | None = None
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        clock: Clock,
+        shape: CacheShape | None = None,
+        capturer: Capturer | None = None,
     ) -> None:
-        """``shape`` is the pool's where others have a say in it; else it is what ``config`` asks for."""
+        """``shape`` is the pool's where others have a say in it; else it is what ``config`` asks for. ``capturer``
+        makes graphs of decode steps; by default a GPU's own."""
         self._model = loaded.model
         self._device = loaded.device
         self._clock = clock
         self._threads = usable_threads(config)
         self._sampler = Sampler(config.seed, loaded.tokenizer.eos_ids)
         self._shape = shape or cache_shape(loaded, config)
-        self._pool: torch.Tensor | None = allocate_pool(loaded, self._shape)
+        self._plan = plan_pool(loaded.model.keeps, config.kv.block_tokens, loaded.dtype)
+        self._pool: torch.Tensor | None = allocate_pool(loaded.device, self._plan, self._shape.num_blocks)
+        self._views = self._plan.views(self._pool)
+        self._graphs = self._decode_graphs(config, loaded.max_model_len, capturer)
 
     @property
     def cache(self) -> CacheShape:
@@ -80,7 +89,8 @@ class TorchRunner:
     def logits(self, batch: Batch) -> torch.Tensor:
         """Compute the batch; logits (items that sample, vocab), float32, for the token after each of them."""
         inputs = step_inputs(batch)
-        return self.head(inputs, self.stage(inputs))
+        captured = self._captured_logits(inputs)
+        return self.head(inputs, self.stage(inputs)) if captured is None else captured
 
     def stage(self, inputs: StepInputs, hidden: torch.Tensor | None = None) -> torch.Tensor:
         """Compute this pipeline stage; hidden states (rows, hidden) behind it from those before it.
@@ -90,11 +100,10 @@ class TorchRunner:
         pool = self.pool
         self._use_threads()
         with torch.inference_mode(), foreign_memory_errors(f"A step of {len(inputs.tokens)} tokens"):
-            for copy in inputs.copies:
-                pool[:, copy.target] = pool[:, copy.source]
+            copy_blocks(pool, inputs)
             both = torch.tensor((inputs.tokens, inputs.positions())).to(self._device)
             hidden = self._model.embed(both[0]) if hidden is None else hidden
-            return self._model.forward(hidden, both[1], self._pages(inputs), pool.unbind())
+            return self._model.forward(hidden, both[1], self._slots(inputs))
 
     def head(self, inputs: StepInputs, hidden: torch.Tensor) -> torch.Tensor:
         """Logits of the rows that sample, from the hidden states behind the last stage."""
@@ -104,11 +113,51 @@ class TorchRunner:
             return self._model.logits(hidden)
 
     def close(self) -> None:
+        self._graphs = None  # a graph holds on to the pool
         self._pool = None
+        self._views = []
 
-    def _pages(self, inputs: StepInputs) -> Pages:
-        """Where the rows lie in the pool."""
-        return plan_pages(inputs.spans, self._shape.block_tokens, self._device, self._model.activations)
+    def _decode_graphs(
+        self, config: EngineConfig, max_model_len: int, capturer: Capturer | None
+    ) -> DecodeGraphs | None:
+        """None where decode steps are not to be captured, or cannot be."""
+        if config.enforce_eager or not self._model.captures or not self._plan.plain:
+            return None
+        if capturer is None:
+            if self._device.type != "cuda":
+                return None
+            capturer = CudaCapturer(self._device)
+        block_tokens = self._shape.block_tokens
+        limits = Limits(config.max_num_seqs, -(-max_model_len // block_tokens), block_tokens)
+        return DecodeGraphs(self._decode_step, limits, self._device, capturer)
+
+    def _decode_step(self, tokens: torch.Tensor, positions: torch.Tensor, pages: Pages) -> torch.Tensor:
+        """Logits (rows, vocab) of one token per request."""
+        slots = [Paged(view[0], pages) for view in self._views]
+        return self._model.logits(self._model.forward(self._model.embed(tokens), positions, slots))
+
+    def _captured_logits(self, inputs: StepInputs) -> torch.Tensor | None:
+        """Logits of a decode step out of a graph; None where there is none for it."""
+        if self._graphs is None:
+            return None
+        with torch.inference_mode(), foreign_memory_errors(f"A step of {len(inputs.tokens)} tokens"):
+            copy_blocks(self.pool, inputs)
+            return self._graphs.logits(inputs)
+
+    def _slots(self, inputs: StepInputs) -> list[Slot]:
+        """Where the rows lie in each layer's part of the pool."""
+        places = [self._place(inputs, group, spec) for group, spec in enumerate(self._plan.groups)]
+        slots: list[Slot] = []
+        for (group, _), view in zip(self._plan.places, self._views, strict=True):
+            place = places[group]
+            slots.append(Stateful(view, place) if isinstance(place, StateMoves) else Paged(view[0], place))
+        return slots
+
+    def _place(self, inputs: StepInputs, group: int, spec: GroupSpec) -> Pages | StateMoves:
+        spans = inputs.spans_of(group, spec)
+        if isinstance(spec, RecurrentState):
+            return StateMoves(spans, spec.block_tokens, self._device)
+        return plan_pages(spans, spec.block_tokens, self._device, self._model.activations)
 
     def _wait(self) -> None:
         """A step that samples nothing leaves its work queued on a GPU; its end is when that is done."""
@@ -121,45 +170,48 @@ class TorchRunner:
             torch.set_num_threads(self._threads)
 
 
+def copy_blocks(pool: torch.Tensor, inputs: StepInputs) -> None:
+    """The copies that come before a step; making them twice changes nothing."""
+    for copy in inputs.copies:
+        pool[:, copy.target] = pool[:, copy.source]
+
+
 def cache_shape(loaded: LoadedModel, config: EngineConfig) -> CacheShape:
     """``config.kv.memory_bytes``, or a share of free memory, but no more than all sequences could fill.
 
-    Raises ConfigError if that is not one block.
+    Raises ConfigError if that is not one block for each group of layers.
     """
-    block_tokens = config.kv.block_tokens
-    block_bytes = kv_bytes_per_token(loaded.model.keeps, loaded.dtype) * block_tokens
+    plan = plan_pool(loaded.model.keeps, config.kv.block_tokens, loaded.dtype)
     if config.kv.memory_bytes is not None:
-        blocks = config.kv.memory_bytes // block_bytes
+        blocks = config.kv.memory_bytes // plan.block_bytes
     else:
         share = _GPU_SHARE if loaded.device.type == "cuda" else _CPU_SHARE
-        useful = config.max_num_seqs * -(-loaded.max_model_len // block_tokens)
-        blocks = min(useful, int(available_bytes(loaded.device) * share) // block_bytes)
-    if blocks < 1:
-        raise ConfigError(f"The KV cache has no room: one block of {block_tokens} tokens takes {block_bytes} bytes.")
-    return CacheShape(blocks, block_tokens, Bytes(block_bytes))
+        peak = Layout(plan.groups).peak_blocks(loaded.max_model_len, config.max_num_batched_tokens)
+        useful = config.max_num_seqs * peak
+        blocks = min(useful, int(available_bytes(loaded.device) * share) // plan.block_bytes)
+    if blocks < len(plan.groups):
+        raise ConfigError(
+            f"The KV cache has no room: one block of {plan.block_tokens} tokens takes {plan.block_bytes} bytes, and "
+            f"{len(plan.groups)} of them are the least."
+        )
+    return plan.shape(blocks)
 
 
-def allocate_pool(loaded: LoadedModel, cache: CacheShape) -> torch.Tensor:
+def allocate_pool(device: torch.device, plan: PoolPlan, num_blocks: int) -> torch.Tensor:
     """A pool of zeros: a masked position has weight 0, and 0 times the NaN of uncleared memory would still be NaN.
 
     Raises OutOfMemoryError. On a CPU pages are taken when first written, so a large pool costs no time at start; that
     it would not fit is therefore checked here.
     """
-    keeps = loaded.model.keeps
-    shape = (len(keeps), cache.num_blocks, cache.block_tokens, *keeps[0].token)
-    size = cache.num_blocks * cache.bytes_per_block
-    what = f"A KV pool of {cache.num_blocks} blocks ({size} bytes)"
+    shape = (plan.slabs, num_blocks, plan.slab_bytes)
+    size = num_blocks * plan.block_bytes
+    what = f"A KV pool of {num_blocks} blocks ({size} bytes)"
     with foreign_memory_errors(what):
-        if loaded.device.type != "cpu":
-            return torch.zeros(shape, dtype=loaded.dtype, device=loaded.device)
-        if size > available_bytes(loaded.device):
+        if device.type != "cpu":
+            return torch.zeros(shape, dtype=torch.uint8, device=device)
+        if size > available_bytes(device):
             raise MemoryError(what)
-        return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(loaded.dtype).view(shape)
-
-
-def kv_bytes_per_token(keeps: Iterable[Keeps], dtype: torch.dtype) -> int:
-    """What all layers of this rank keep of one token."""
-    return sum(math.prod(layer.token) for layer in keeps) * dtype.itemsize
+        return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(shape)
 
 
 def device_identity(device: torch.device) -> str:

@@ -11,13 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from energyopt.core.errors import ConfigError
-from kernels.pages import Pages
 
 from .family import Blueprint
 from .layers.embedding import load_ends
 from .layers.loader import Loader
 from .spec import DecoderSpec
-from .step import Keeps, Layer, Step
+from .step import Kept, Layer, Slot, Step
 
 
 class Decoder:
@@ -55,8 +54,14 @@ class Decoder:
         return self.layers.stop == self.spec.layers
 
     @property
-    def keeps(self) -> tuple[Keeps, ...]:
-        """What each layer of this stage keeps of every token."""
+    def captures(self) -> bool:
+        """Whether a decode step of the whole model, on this rank alone, can be captured as a graph."""
+        alone = self.place.tensor.size == self.place.experts.size == self.place.context.size == 1
+        return self._ops.captures and alone and self.is_first and self.is_last
+
+    @property
+    def keeps(self) -> tuple[Kept, ...]:
+        """What each layer of this stage keeps of a sequence."""
         return tuple(layer.keeps for layer in self._layers)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -65,17 +70,14 @@ class Decoder:
         hidden = self._embedding(tokens)
         return hidden if self._scale == 1.0 else hidden * self._scale
 
-    def forward(
-        self, hidden: torch.Tensor, positions: torch.Tensor, pages: Pages, pools: Sequence[torch.Tensor]
-    ) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, positions: torch.Tensor, slots: Sequence[Slot]) -> torch.Tensor:
         """Hidden states (rows, hidden) behind this stage's layers; ``hidden`` may be overwritten.
 
-        ``positions`` (rows,). What the layers keep of the rows is written to ``pools``, one a layer of this stage, each
-        (blocks, block_tokens, *keeps).
+        ``positions`` (rows,). What the layers keep of the rows is written to ``slots``, one a layer of this stage.
         """
-        step = Step(tuple(rotary(positions) for rotary in self._rotaries), pages)
-        for layer, pool in zip(self._layers, pools, strict=True):
-            hidden = layer(hidden, step, pool)
+        step = Step(tuple(rotary(positions) for rotary in self._rotaries))
+        for layer, slot in zip(self._layers, slots, strict=True):
+            hidden = layer(hidden, step, slot)
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -7,12 +7,14 @@ from typing import Any
 from energyopt.core.errors import ModelFormatError, UnsupportedModelError
 
 from .family import Family
+from .gemma3 import GEMMA3
+from .gpt_oss import GPT_OSS
 from .hf_config import HfConfig
 from .llama import LLAMA
 from .qwen import QWEN2, QWEN3, QWEN3_MOE
 from .spec import DecoderSpec
 
-FAMILIES: tuple[Family[Any], ...] = (LLAMA, QWEN2, QWEN3, QWEN3_MOE)
+FAMILIES: tuple[Family[Any], ...] = (LLAMA, QWEN2, QWEN3, QWEN3_MOE, GEMMA3, GPT_OSS)
 
 
 def family_of(config: HfConfig) -> Family[Any]:

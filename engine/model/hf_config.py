@@ -102,6 +102,11 @@ class HfConfig:
             raise ModelFormatError(f"{self.path}: rope over {width} columns of base {theta} is not possible.")
         return RopeSpec(width, theta, self._scaling(found))
 
+    def local_rope(self, width: int, theta: float, kind: str) -> RopeSpec:
+        """The positions of layers with a window, which an older file never scales."""
+        named = self.part("rope_parameters").get(kind) is not None
+        return self.rope(width, theta, kind) if named else RopeSpec(width, theta)
+
     def _scaling(self, rope: HfConfig) -> Scaling:
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind == "default":

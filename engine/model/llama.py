@@ -13,7 +13,7 @@ from .layers.loader import Loader
 from .layers.mlp import GatedMlp
 from .layers.rotary import Rotary
 from .spec import LlamaSpec, RopeScaling
-from .step import Keeps, Step
+from .step import Keeps, Slot, Step
 
 
 class LlamaLayer:
@@ -33,9 +33,9 @@ class LlamaLayer:
     def keeps(self) -> Keeps:
         return self._attention.keeps
 
-    def __call__(self, hidden: torch.Tensor, step: Step, pool: torch.Tensor) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, step: Step, slot: Slot) -> torch.Tensor:
         ops, eps = self._ops, self._eps
-        hidden += self._attention(ops.rms_norm(hidden, self._input_norm, eps), step, pool)
+        hidden += self._attention(ops.rms_norm(hidden, self._input_norm, eps), step, slot)
         hidden += self._mlp(ops.rms_norm(hidden, self._mlp_norm, eps))
         return hidden
 

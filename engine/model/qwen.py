@@ -17,7 +17,7 @@ from .layers.mlp import GatedMlp
 from .layers.moe import MoeSpec, SparseMoe
 from .layers.rotary import Rotary
 from .spec import HeadsSpec, RopeSpec
-from .step import Keeps, Step
+from .step import Keeps, Slot, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,9 @@ class QwenLayer:
     def keeps(self) -> Keeps:
         return self._attention.keeps
 
-    def __call__(self, hidden: torch.Tensor, step: Step, pool: torch.Tensor) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, step: Step, slot: Slot) -> torch.Tensor:
         ops, eps = self._ops, self._eps
-        hidden += self._attention(ops.rms_norm(hidden, self._input_norm, eps), step, pool)
+        hidden += self._attention(ops.rms_norm(hidden, self._input_norm, eps), step, slot)
         hidden += self._mlp(ops.rms_norm(hidden, self._mlp_norm, eps))
         return hidden
 

@@ -9,7 +9,7 @@ import torch
 from kernels.linear import Linear
 from kernels.ops import Style
 
-from ..step import Keeps, Step
+from ..step import Keeps, Slot, Step, paged
 from .loader import Loader
 from .split import rows_of, span, split_heads
 
@@ -70,13 +70,14 @@ class Attention:
     def keeps(self) -> Keeps:
         return Keeps((2, self._kv_heads, self._spec.head_dim), self._spec.window)
 
-    def __call__(self, x: torch.Tensor, step: Step, pool: torch.Tensor) -> torch.Tensor:
-        """The attention's share of the residual (rows, hidden) of normed ``x``; keys and values go into ``pool``."""
+    def __call__(self, x: torch.Tensor, step: Step, slot: Slot) -> torch.Tensor:
+        """The attention's share of the residual (rows, hidden) of normed ``x``; keys and values go into ``slot``."""
+        pool, pages = paged(slot).pool, paged(slot).pages
         query, gate, key, value = self._project(x)
         if self._norms is not None:
             query, key = self._normed(query, self._norms[0]), self._normed(key, self._norms[1])
-        query = self._ops.rope_store(query, key, value, *step.angles[self._spec.rotary], pool, step.pages)
-        out = self._ops.attention(query, pool, step.pages, self._style)
+        query = self._ops.rope_store(query, key, value, *step.angles[self._spec.rotary], pool, pages)
+        out = self._ops.attention(query, pool, pages, self._style)
         if gate is not None:
             out = out * torch.sigmoid(gate)
         return self._ranks.all_reduce(self._out(out.reshape(len(x), -1)))

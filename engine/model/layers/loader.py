@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
+from engine.parallel.context import split_context
 from engine.parallel.ports import Place
 from kernels.dispatch import Ops
 from kernels.linear import Linear
@@ -28,11 +29,11 @@ class Loader:
     def __init__(
         self, source: WeightSource, ops: Ops, dtype: torch.dtype, device: torch.device, place: Place | None = None
     ) -> None:
-        self.ops = ops
         self.dtype = dtype
         self.device = device
         self.activations = torch.float32 if device.type == "cpu" else dtype
         self.place = place or Place()
+        self.ops = split_context(ops, self.place.context, device)
         self._source = source
 
     def raw(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:

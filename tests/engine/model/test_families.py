@@ -42,6 +42,15 @@ BASE: dict[str, Any] = {
     "eos_token_id": 2,
 }
 MOE: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+WINDOWED: dict[str, Any] = {"head_dim": 16, "sliding_window": 9}
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "original_max_position_embeddings": 32,
+}
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,8 @@ class Case:
     config: str
     model: str
     changes: dict[str, Any] = field(default_factory=dict)
+    blocks: int = 22
+    """Of a pool that four sequences of 36 tokens outgrow."""
 
 
 CASES = {
@@ -60,6 +71,32 @@ CASES = {
         "Qwen3MoeConfig",
         "Qwen3MoeForCausalLM",
         {**MOE, "head_dim": 8, "num_experts": 6, "norm_topk_prob": True, "mlp_only_layers": [0]},
+    ),
+    "gemma3": Case(
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        {
+            **WINDOWED,
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+            "query_pre_attn_scalar": 12,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
+            },
+        },
+        blocks=48,
+    ),
+    "gpt-oss": Case(
+        "GptOssConfig",
+        "GptOssForCausalLM",
+        {
+            **WINDOWED,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "rope_parameters": {**YARN, "truncate": False},
+        },
+        blocks=34,
     ),
 }
 
@@ -84,6 +121,7 @@ class Tiny:
 
     directory: Path
     oracle: Any
+    blocks: int
 
     def config(self, **changes: Any) -> EngineConfig:
         kv = {"block_tokens": 4, "memory_bytes": Bytes(2**20), **changes.pop("kv", {})}
@@ -114,7 +152,7 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     make: Any = transformers.PreTrainedTokenizerFast
     tokenizer = make(tokenizer_object=letters())
     tokenizer.save_pretrained(directory)
-    return Tiny(directory, model)
+    return Tiny(directory, model, case.blocks)
 
 
 def letters() -> Any:
@@ -158,9 +196,8 @@ def test_chunks_unequal_lengths_and_prefix_hits(tiny: Tiny) -> None:
 def test_preemption(tiny: Tiny) -> None:
     roomy = Recorder(load_model(tiny.config()), tiny.config())
     size = roomy.cache.bytes_per_block
-    need = prompts(20, 21, 19, 23)
-    blocks = 11 * len(roomy.cache.all_groups)
-    served = serve(tiny, tiny.config(kv={"memory_bytes": Bytes(blocks * size)}), need, 12)
+    need = prompts(7, 9, 6, 8)
+    served = serve(tiny, tiny.config(kv={"memory_bytes": Bytes(tiny.blocks * size)}), need, 28)
     assert sum(request.num_preemptions for request in served) > 0
 
 

@@ -17,6 +17,7 @@ from energyopt.core.errors import ConfigError
 from engine.batch import Batch, ScheduledRequest
 from engine.inputs import step_inputs
 from engine.model.source import WHOLE, Part
+from engine.model.step import Keeps
 from engine.models import load_model
 from engine.parallel.ports import Place
 from engine.request import Request, SamplingParams
@@ -80,7 +81,7 @@ def test_tensor_ranks_give_the_logits_of_one(config: EngineConfig, size: int) ->
 
     def logits(ranks: Threads) -> torch.Tensor:
         loaded = load_model(config, Place(tensor=ranks))
-        assert loaded.model.keeps[0].token == (2, 1, 16)
+        assert loaded.model.keeps[0] == Keeps((2, 1, 16))
         return TorchRunner(loaded, config, FakeClock()).logits(batch())
 
     parts = in_ranks(size, logits)
