@@ -116,6 +116,11 @@ async def tokenized(raw_bytes: int, encode: Callable[[], list[list[int]]]) -> li
     return await asyncio.to_thread(encode) if raw_bytes > _OFF_LOOP_BYTES else encode()
 
 
+def unchanged(params: SamplingParams) -> SamplingParams:
+    """The wish of a route that has none."""
+    return params
+
+
 def plan(
     services: Services,
     body: GenerationBody,
@@ -126,10 +131,12 @@ def plan(
     max_tokens: Callable[[Sequence[int]], int],
     logprobs: int | None,
     echoes: Sequence[str] = (),
+    adapt: Callable[[SamplingParams], SamplingParams] = unchanged,
 ) -> Call:
     """One job per prompt and choice. Raises RequestError or UnknownModelError; nothing is submitted yet.
 
-    ``echoes`` are texts to repeat before the answers, one for each prompt, or none at all.
+    ``echoes`` are texts to repeat before the answers, one for each prompt, or none at all; ``adapt`` is what else a
+    route changes in how tokens are chosen.
     """
     model = served_model(services, body.model)
     n = body.n or 1
@@ -146,7 +153,7 @@ def plan(
             params = replace(
                 sampling(services, body, max_tokens(prompt), logprobs, choice), timeout=timeout, transfer=transfer
             )
-            jobs.append(Job(request_id, prompt, params, first=choice == 0, echo=echo))
+            jobs.append(Job(request_id, prompt, adapt(params), first=choice == 0, echo=echo))
     options = body.stream_options
     return Call(
         id=call_id,

@@ -15,7 +15,6 @@ HARMLESS = frozenset(
     {
         "metadata",
         "mm_processor_kwargs",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
@@ -41,7 +40,6 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "include_reasoning": (True,),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "modalities": (["text"],),

@@ -28,6 +28,7 @@ class Conversation(BaseModel):
     messages: list[dict[str, object]] = Field(min_length=1)
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
+    parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, object] | None = None
     add_generation_prompt: bool | None = None
     reasoning_effort: str | None = None
@@ -46,15 +47,7 @@ class Conversation(BaseModel):
         return [_flattened(message, f"messages[{index}]") for index, message in enumerate(self.messages)]
 
     def template_tools(self) -> list[dict[str, object]] | None:
-        """Tools for the template. With ``tool_choice`` "none" the model is not told of them.
-
-        Raises UnsupportedFieldError for a forced choice, which would need constrained decoding.
-        """
-        if self.tool_choice not in (None, "none", "auto"):
-            raise UnsupportedFieldError(
-                "tool_choice is not supported beyond 'none' and 'auto': this server cannot force a tool call.",
-                param="tool_choice",
-            )
+        """Tools for the template. With ``tool_choice`` "none" the model is not told of them."""
         return None if self.tool_choice == "none" or not self.tools else self.tools
 
     def template_kwargs(self) -> dict[str, object]:
@@ -75,6 +68,7 @@ class ChatBody(Conversation, GenerationBody):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
+    include_reasoning: bool | None = None
 
     def wanted_logprobs(self) -> int | None:
         """Alternatives per token, or None. Raises RequestError for ``top_logprobs`` without ``logprobs``."""

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from energyopt.core.errors import ConfigError
 from engine.kv_feed import KvEventFeed
+from engine.parsers.formats import Formats
 from engine.ports import ServingEngine, Tokenizer
 from telemetry.attribution_report import AttributionReport
 
@@ -82,7 +83,7 @@ class Limits:
 class Services:
     """The bundle. ``model_names`` holds the served name first, then its aliases; ``energy`` is None without a meter.
 
-    ``created`` is the Unix time reported for the model. ``hands_over``: the engine takes
+    ``created`` is the Unix time reported for the model, ``formats`` how it writes tool calls and reasoning. ``hands_over``: the engine takes
     ``kv_transfer_params``. ``kv_events`` tells routers what becomes of cached blocks. With ``api_key`` or
     ``tenants`` (tenant by key) every route under ``/v1`` asks for one of the keys. Raises ConfigError without a model
     name or with an empty key.
@@ -99,6 +100,7 @@ class Services:
     tenants: Mapping[str, str] = field(default_factory=dict)
     created: int = 0
     limits: Limits = field(default_factory=Limits)
+    formats: Formats = field(default_factory=Formats)
     hands_over: bool = False
     kv_events: KvEventFeed | None = None
 

@@ -18,7 +18,7 @@ from engine.output import Output
 from engine.ports import Tokenizer
 
 from .call import Call
-from .logprobs import chat_logprobs, completion_logprobs
+from .logprobs import completion_logprobs
 
 Json = Mapping[str, object]
 
@@ -45,7 +45,7 @@ class Shape(Protocol):
         ...
 
 
-class _Frame(ABC):
+class Frame(ABC):
     """What both shapes share: the frame of every event, and the fast way to write the common one.
 
     ``chunk`` writes an output that is only text from prepared halves; ``full_chunk`` is its slow twin, which writes
@@ -81,7 +81,8 @@ class _Frame(ABC):
         choices = []
         for index, parts in enumerate(outputs):
             logprobs = self._logprobs(index, parts) if self._wants_logprobs[index] else None
-            choices.append(self._choice(index, self._body(index, text_of(parts)), logprobs, reason_of(parts)))
+            body = self._body(index, text_of(parts))
+            choices.append(self._choice(index, body, logprobs, self._reason(index, reason_of(parts))))
         reply = {**self._head, "object": self._reply_object, "choices": choices, "usage": usage}
         offer = outputs[0][-1].offer if outputs and outputs[0] else None
         if offer is not None:
@@ -92,8 +93,12 @@ class _Frame(ABC):
         tail = {"usage": usage} if self._tells_usage else {}
         return f"data: {json.dumps({**self._head, 'choices': choices, **tail})}\n\n".encode()
 
-    def _choice(self, index: int, content: Json, logprobs: Json | None, reason: FinishReason | None) -> Json:
+    def _choice(self, index: int, content: Json, logprobs: Json | None, reason: str | None) -> Json:
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}
+
+    def _reason(self, index: int, reason: FinishReason | None) -> str | None:
+        """What the client is told of why a choice ended, once all of it was read."""
+        return reason
 
     def _halve(self, index: int) -> tuple[str, str]:
         # The call's id is random, so that no other string of the event can be equal to this mark.
@@ -117,27 +122,7 @@ class _Frame(ABC):
         ...
 
 
-class ChatShape(_Frame):
-    """``chat.completion`` and ``chat.completion.chunk``."""
-
-    def __init__(self, call: Call, tokenizer: Tokenizer) -> None:
-        super().__init__(call, tokenizer, "chat.completion.chunk", "chat.completion")
-
-    def opening(self) -> bytes:
-        role = {"delta": {"role": "assistant", "content": ""}}
-        return b"".join(self._event([self._choice(i, role, None, None)], None) for i in range(len(self._call.jobs)))
-
-    def _part(self, text: str) -> Json:
-        return {"delta": {"content": text} if text else {}}
-
-    def _body(self, index: int, text: str) -> Json:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
-
-    def _logprobs(self, index: int, parts: Sequence[Output]) -> Json:
-        return chat_logprobs(self._tokenizer, parts)
-
-
-class CompletionShape(_Frame):
+class CompletionShape(Frame):
     """``text_completion``, for whole replies and chunks alike."""
 
     def __init__(self, call: Call, tokenizer: Tokenizer) -> None:

@@ -12,8 +12,9 @@ from ..call import encoded, plan, served_model, tokenized
 from ..deps import ServicesDep
 from ..schemas import parse_body
 from ..schemas_chat import ChatBody
-from ..shapes import ChatShape
+from ..shape_chat import ChatShape
 from ..stream import answer
+from ..tools import Reading, tool_wish
 from .openapi import body_of
 
 router = APIRouter()
@@ -25,23 +26,29 @@ async def chat_completions(request: Request, services: ServicesDep) -> Response:
     raw = await request.body()
     body = parse_body(raw, ChatBody)
     served_model(services, body.model)
-    render = body.renderer(services.chat)
+    render, wish = body.renderer(services.chat), tool_wish(body)
+    ends: list[str] = []
 
     def encode() -> list[list[int]]:
-        return [encoded(services, render())]
+        text = render()
+        ends.append(text[-64:])
+        return [encoded(services, text)]
 
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
 
     def max_tokens(prompt: Sequence[int]) -> int:
         return max(1, services.room - len(prompt)) if asked is None else asked
 
+    prompts = await tokenized(len(raw), encode)
+    reading = Reading.of(services.formats, body, wish, ends[0])
     call = plan(
         services,
         body,
-        await tokenized(len(raw), encode),
+        prompts,
         prefix="chatcmpl",
         headers=request.headers,
         max_tokens=max_tokens,
         logprobs=body.wanted_logprobs(),
+        adapt=reading.adapt,
     )
-    return await answer(request, services, call, ChatShape(call, services.tokenizer))
+    return await answer(request, services, call, ChatShape(call, services.tokenizer, reading))

@@ -18,8 +18,10 @@ from energyopt.core.footprint import FootprintConfig, describe_boundary
 from energyopt.core.records import RequestRecord
 from energyopt.core.slo import Slo
 from energyopt.core.units import format_si
+from engine.chat import ChatTemplate
 from engine.kv.assembly import default_folder
 from engine.kv_feed import KvEventFeed
+from engine.parsers.formats import Formats, formats_of
 from engine.ports import EngineStats
 from telemetry.economy_metrics import EconomyCollector
 from telemetry.exporter import Exporter
@@ -56,6 +58,7 @@ def run_service(request: ServeRequest, notify: Notify) -> None:
 
     Raises ConfigError (port in use, absent device), ModelError, ControlError, SensorUnavailableError.
     """
+    answer_formats(request.engine, None)  # a name that is no format is an error of the first second
     with bind(request.host, request.port) as listener:
         devices = device_identities(request.engine.device)
         for line in put_back_left():
@@ -153,6 +156,7 @@ class _Service:
             api_key=self._request.api_key,
             tenants=self._request.tenants,
             created=int(time.time()),
+            formats=answer_formats(self._request.engine, loaded.chat),
             kv_events=self.kv_events,
             hands_over=self._request.engine.kv_transfer is not None,
         )
@@ -172,6 +176,12 @@ class _Service:
         if self._rates is not None:
             lines.append(f"carbon and cost cover {describe_boundary(self._rates.boundary, idle=True)}")
         return lines
+
+
+def answer_formats(config: EngineConfig, chat: ChatTemplate | None) -> Formats:
+    """How this model writes tool calls and reasoning. Raises ConfigError for a name that is no format."""
+    template = None if chat is None else chat.source
+    return formats_of(template, tools=config.tool_call_parser, reasoning=config.reasoning_parser)
 
 
 def describe_tier(tier: TierConfig, config: EngineConfig) -> str:

@@ -162,6 +162,8 @@ class EngineConfig(Config):
     every core this process may use). ``max_model_len`` None takes the model's own context. ``kernels`` selects the
     operator implementations by name; "auto" takes the fastest that this device has. ``enforce_eager`` launches every
     decode step anew instead of replaying a captured graph.
+    ``tool_call_parser`` and ``reasoning_parser`` name the formats of the answers ("auto": what the chat template
+    tells, "none": plain text).
     """
 
     model: str
@@ -176,6 +178,8 @@ class EngineConfig(Config):
     max_num_seqs: int = Field(64, ge=1)
     max_num_batched_tokens: int = Field(2048, ge=1)
     max_num_queued_reqs: int = Field(1024, ge=1)
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
     kv: KvConfig = KvConfig()
     layout: ParallelLayout = ParallelLayout()
     kv_transfer: KvTransferConfig | None = None

@@ -8,7 +8,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from ..ports import Tokenizer
 from .grammars import first_line, grammar_of
-from .ports import GuideError, GuideSpec
+from .late import LateGuide
+from .ports import Guide, GuideError, GuideSpec
 from .vocabulary import guide_vocabulary
 
 _LIMITS = LLParserLimits(
@@ -56,7 +57,7 @@ class LlGuides:
         self._lock = threading.Lock()
         self._vocabulary: LLTokenizer | None = None
 
-    def make(self, spec: GuideSpec) -> LlGuide:
+    def make(self, spec: GuideSpec) -> Guide:
         """Compile, and ask for the first mask: some forms that nothing satisfies are only found there."""
         matcher = LLMatcher(self._words(), grammar_of(spec), log_level=0, limits=_LIMITS)
         if not matcher.is_error():
@@ -64,7 +65,10 @@ class LlGuides:
         if matcher.is_error():
             message = f"{spec.field} cannot be followed: {first_line(matcher.get_error())}."
             raise GuideError(message, param=spec.field)
-        return LlGuide(matcher)
+        guide, tokenizer = LlGuide(matcher), self._tokenizer
+        if not spec.after:
+            return guide
+        return LateGuide(guide, spec.after.encode(), tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.vocab_size)
 
     def _words(self) -> LLTokenizer:
         with self._lock:

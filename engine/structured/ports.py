@@ -15,11 +15,13 @@ class GuideSpec:
     """A form that an answer must have, as plain data: equal wishes are equal, and hash alike.
 
     ``source`` is the JSON text of a schema, a regular expression, a JSON array of texts, or a grammar in the Lark
-    dialect of llguidance; it is not used for ``json_object``. ``field`` is where the client wrote it, for messages.
+    dialect of llguidance; it is not used for ``json_object``. The form begins after the text ``after``,
+    if there is one. ``field`` is where the client wrote it, for messages.
     """
 
     kind: GuideKind
     source: str = ""
+    after: str = field(default="", kw_only=True)
     field: str = field(default="response_format", compare=False)
 
 

@@ -16,6 +16,7 @@ from engine.output import Output
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
 
 @pytest.fixture
@@ -75,8 +76,13 @@ async def test_a_field_like_nothing_known_is_refused_plainly(in_process: Any) ->
         ({"stop": ""}, "stop", "empty"),
         ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
-        ({"tool_choice": "required"}, "tool_choice", "force"),
-        ({"tool_choice": {"type": "function"}}, "tool_choice", "force"),
+        ({"tool_choice": "required"}, "tool_choice", "needs tools"),
+        ({"tool_choice": {"type": "function"}, "tools": TOOLS}, "tool_choice", "functions f"),
+        ({"tool_choice": {"function": {"name": "g"}}, "tools": TOOLS}, "tool_choice", "functions f"),
+        ({"tool_choice": "always", "tools": TOOLS}, "tool_choice", "'required'"),
+        ({"tools": [{"type": "function"}]}, "tools", "tools[0]"),
+        ({"tools": [{"function": {"name": "f", "parameters": 5}}]}, "tools", "JSON schema"),
+        ({"tools": TOOLS, "tool_choice": "required", "guided_regex": "a"}, "tool_choice", "two forms"),
         ({"logit_bias": {"50256": -100}}, "logit_bias", "50256"),
         ({"logit_bias": {"a": 1}}, "logit_bias", "token ids"),
         ({"logit_bias": {"1": 101}}, "logit_bias", "between 0 and 100"),

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from api.call import Call, Job
 from api.fake import ScriptedEngine
-from api.shapes import ChatShape, CompletionShape
+from api.shape_chat import ChatShape
+from api.shapes import CompletionShape
 from energyopt.core.errors import EngineError
 from energyopt.core.records import FinishReason
 from engine.fake import FakeTokenizer

@@ -14,7 +14,7 @@ from api.call import Call, Job
 from api.fake import FakeChat, FakeMetrics, ScriptedEngine
 from api.serve import Server, bind
 from api.services import Services
-from api.shapes import ChatShape
+from api.shape_chat import ChatShape
 from energyopt.core.records import FinishReason
 from energyopt.core.units import Seconds
 from engine.fake import FakeTokenizer

@@ -70,3 +70,26 @@ def test_a_refusal_is_the_clients_error(source: str, words: str | None) -> None:
 def test_a_broken_template_is_the_models_error() -> None:
     with pytest.raises(ModelFormatError, match="does not compile"):
         ChatTemplate("{% for %}")
+
+
+CALL = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}}]}
+LOOP = "{% for call in messages[0].tool_calls %}{{ "
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        ("call.function.arguments | tojson", '{"a": 1}'),
+        ("call['function']['arguments']|tojson", '{"a": 1}'),
+        ("call.function.arguments", '{"a": 1}'),
+        ("call.function.arguments if call.function.arguments is string else 5 | tojson", '{"a": 1}'),
+    ],
+)
+def test_arguments_are_written_once_whatever_the_template_expects(shown: str, text: str) -> None:
+    assert ChatTemplate(f"{LOOP}{shown} }}}}{{% endfor %}}").render([CALL]) == text
+
+
+def test_arguments_that_are_no_json_are_shown_as_they_came() -> None:
+    broken = {"tool_calls": [{"function": {"arguments": "{"}}, "x", {"function": None}]}
+    template = ChatTemplate("{{ messages[0].tool_calls | length }}{# arguments | tojson #}")
+    assert template.render([broken]) == "3"
