@@ -127,21 +127,19 @@ def _print_checked(report: CheckReport) -> None:
     table = Table(title=f"Kernels on {report.device}: {report.how}", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("use")
     table.add_column("format")
-    for name in ("error", "time", "share", "goal"):
+    for name in ("error", "time", "share", "goal") if report.ceilings else ("error",):
         table.add_column(name, justify="right")
-    table.add_column("of")
-    table.add_column("")
+    for name in ("of", "") if report.ceilings else ("",):
+        table.add_column(name)
     for row in report.rows:
-        table.add_row(
-            row.name,
-            row.dtype,
-            DASH if row.error is None else f"{row.error:.1e}",
+        figures = (
             DASH if row.seconds is None else format_si(row.seconds, "s"),
             DASH if row.share is None else f"{row.share:.0%}",
             DASH if row.goal is None else f"{row.goal:.0%}",
             row.bound or DASH,
-            "" if row.ok else "missed",
         )
+        error, verdict = DASH if row.error is None else f"{row.error:.1e}", "" if row.ok else "missed"
+        table.add_row(row.name, row.dtype, error, *(figures if report.ceilings else ()), verdict)
     console.print(table)
     missed = sum(not row.ok for row in report.rows)
     console.print("every kernel is within its bounds" if not missed else f"{missed} of {len(report.rows)} are not")

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from energyopt.core.errors import ConfigError
 from engine.models import choose_device
 from engine.operators import describe
-from kernels.platform import arch_of
+from kernels.platform import INTERPRETER, arch_of
 
 INTERPRETED = "interpreted on the CPU, small sizes: shows that kernels are right, not how fast they are"
 
@@ -59,8 +59,7 @@ def check_kernels(
     """Check every named use, or those in ``only``. Raises ConfigError for an unknown name, or without Triton."""
     device = choose_device("auto")
     measuring = _measuring(device, environ)
-    timer = measuring.HostTimer() if device.type == "cpu" else measuring.GpuTimer(device)
-    place = measuring.Place(device, arch_of(device), timer, device.type != "cpu")
+    place = _place(device, measuring)
     try:
         uses = list(place.uses(only))
     except ValueError as error:
@@ -74,6 +73,14 @@ def check_kernels(
             rows.append(measuring.measure(case, dtype, place, ceilings))
     how = "measured on the device" if place.full else INTERPRETED
     return CheckReport(describe(device).device, how, tuple(rows), ceilings)
+
+
+def _place(device: torch.device, measuring: Any) -> Any:
+    """The interpreter stands in for a GPU that has eight-bit floats, so that their uses are checked as well."""
+    if device.type != "cpu":
+        return measuring.Place(device, arch_of(device), measuring.GpuTimer(device), full=True)
+    arch = replace(INTERPRETER, fp8=torch.float8_e4m3fn)
+    return measuring.Place(device, arch, measuring.HostTimer(), full=False)
 
 
 def _measuring(device: torch.device, environ: MutableMapping[str, str]) -> Any:
