@@ -45,6 +45,7 @@ VERBS = (
     Verb(("keys", "list"), "energyopt.cli.keys", "list_all", "Keys, without their secrets."),
     Verb(("keys", "revoke"), "energyopt.cli.keys", "revoke", "Take a key back at once."),
     Verb(("db", "upgrade"), "energyopt.cli.db", "upgrade", "Bring a database to this version."),
+    Verb(("db", "backup"), "energyopt.cli.db", "backup", "Copy a database file while others write to it."),
     Verb(("doctor",), "energyopt.cli.doctor", "doctor", "Say what works on this machine and why not."),
     Verb(("kernels", "tune"), "energyopt.cli.kernels", "tune", "Measure kernel launches on this GPU: joules and time."),
     Verb(("kernels", "check"), "energyopt.cli.kernels", "check", "Error and share of the roofline of every kernel."),

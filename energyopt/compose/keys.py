@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from energyopt.core.jobs import KeyRecord, Scope
+from energyopt.store.backup import Progress, backup_file
 from energyopt.store.database import default_url
 from energyopt.store.service_store import ServiceStore, open_service_store
 
@@ -38,6 +40,11 @@ def upgrade_database(db: str | None) -> str:
     """Bring the database to this version and return what it is called. Raises StoreError if it is newer."""
     with _opened(db) as store:
         return store.name
+
+
+def backup_database(db: str | None, target: Path, on_progress: Progress) -> Path:
+    """Copy the database file to ``target``. Raises ConfigError, StoreError."""
+    return backup_file(default_url(os.environ) if db is None else db, target, on_progress)
 
 
 @contextmanager
