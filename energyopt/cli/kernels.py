@@ -124,7 +124,7 @@ def _saved(now: float, default: float | None) -> str:
 
 def _print_checked(report: CheckReport) -> None:
     console = result_console()
-    table = Table(title=f"Kernels on {report.device}: {report.how}", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title=f"Kernels on {report.device}", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("use")
     table.add_column("format")
     for name in ("error", "time", "share", "goal") if report.ceilings else ("error",):
@@ -141,5 +141,6 @@ def _print_checked(report: CheckReport) -> None:
         error, verdict = DASH if row.error is None else f"{row.error:.1e}", "" if row.ok else "missed"
         table.add_row(row.name, row.dtype, error, *(figures if report.ceilings else ()), verdict)
     console.print(table)
+    console.print(report.how, soft_wrap=True)
     missed = sum(not row.ok for row in report.rows)
     console.print("every kernel is within its bounds" if not missed else f"{missed} of {len(report.rows)} are not")
