@@ -145,19 +145,20 @@ class StatsCollector(Collector):
         yield family(catalog.VLLM_SOURCE, named)
         cached = sum(count for source, count in sources.items() if source != COMPUTED)
         yield family(catalog.VLLM_CACHED, {(model, ENGINE): cached})
-        own = cached - sources.get(SHARED, 0)
+        outside = sum(sources.get(tier, 0) for tier in ELSEWHERE)
+        own = cached - outside
         yield family(catalog.VLLM_QUERIES, {(model, ENGINE): stats.prompt_tokens})
         yield family(catalog.VLLM_HITS, {(model, ENGINE): own})
-        if SHARED in sources:
+        if any(tier in sources for tier in ELSEWHERE):
             yield family(catalog.VLLM_EXTERNAL_QUERIES, {(model, ENGINE): stats.prompt_tokens - own})
-            yield family(catalog.VLLM_EXTERNAL_HITS, {(model, ENGINE): sources[SHARED]})
+            yield family(catalog.VLLM_EXTERNAL_HITS, {(model, ENGINE): outside})
 
 
 COMPUTED = "local_compute"
 """The engine's name for prompt tokens that no cache held; its other names are cache tiers."""
-SHARED = "shared"
-"""The tier that other engines fill too."""
-_VLLM_SOURCES = {COMPUTED: "local_compute", SHARED: "external_kv_transfer"}
+ELSEWHERE = ("shared", "remote")
+"""What other engines computed: the tier that they fill too, and prompts that they handed over."""
+_VLLM_SOURCES = {COMPUTED: "local_compute", **dict.fromkeys(ELSEWHERE, "external_kv_transfer")}
 _VLLM_HISTOGRAMS = (
     catalog.VLLM_TTFT,
     catalog.VLLM_ITL,

@@ -9,6 +9,7 @@ from energyopt.core.config import EngineConfig, parse_config
 from energyopt.core.units import parse_bytes, parse_interval
 
 from .kv_options import tier_settings
+from .transfer_options import transfer_settings
 
 
 def engine_config(options: Mapping[str, Any]) -> EngineConfig:
@@ -26,4 +27,5 @@ def engine_config(options: Mapping[str, Any]) -> EngineConfig:
         "retention_interval": parse_interval(options["prefix_cache_retention_interval"]),
         "match_tokens": options["prefix_match_unit"],
     }
+    own["kv_transfer"] = transfer_settings(options)
     return parse_config(EngineConfig, {**own, "kv": {**cache, **tier_settings(options)}})

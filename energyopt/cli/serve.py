@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from api.keys import read_keys
+from energyopt.compose.pools import PoolsRequest, run_pools
 from energyopt.compose.service import ServeRequest, run_service
 from energyopt.core.config import KernelsName, parse_config
 
@@ -27,6 +28,20 @@ from .kv_options import (
 )
 from .output import METER_HELP, message_console
 from .power_options import PowerCap, Slos, SmClock, power_asked
+from .transfer_options import (
+    Advertise,
+    Decode,
+    Host,
+    Lease,
+    Peers,
+    Policy,
+    Pool,
+    Port,
+    Prefill,
+    Rebalance,
+    Transport,
+    asks_for_pools,
+)
 
 PrefixCaching = Annotated[
     bool, typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", help="Keep and reuse prefixes.")
@@ -74,6 +89,17 @@ def serve(
     kv_tier_admit_after: AdmitAfter = 1,
     kv_tier_store: Store = "eager",
     kv_tier_load: Load = "always",
+    kv_transfer: Transport = None,
+    kv_transfer_host: Host = "127.0.0.1",
+    kv_transfer_port: Port = 0,
+    kv_transfer_advertise: Advertise = None,
+    kv_transfer_peer: Peers = None,
+    kv_transfer_pool: Pool = None,
+    kv_lease_seconds: Lease = 30.0,
+    kv_load_failure_policy: Policy = "recompute",
+    prefill: Prefill = 0,
+    decode: Decode = 0,
+    rebalance: Rebalance = "off",
     meter: Annotated[str, typer.Option(metavar="KIND", help=METER_HELP)] = "auto",
     idle_energy: IdleEnergy = "separate",
     reservation: Reservation = None,
@@ -86,6 +112,7 @@ def serve(
     sm_clock: SmClock = None,
 ) -> None:
     """Serve a model over HTTP (OpenAI's API), with joules in every reply where this machine can tell them."""
+    pools = asks_for_pools(prefill, decode)
     engine = engine_config(context.params)
     power = power_asked(power_cap, sm_clock)
     request = parse_config(
@@ -105,7 +132,10 @@ def serve(
             "footprint": footprint_config(pue, grid_intensity, electricity_price, currency),
         },
     )
-    run_service(request, notify=_tell)
+    if pools:
+        run_pools(PoolsRequest(serve=request, prefill=prefill, decode=decode, rebalance=rebalance), notify=_tell)
+    else:
+        run_service(request, notify=_tell)
 
 
 def _tell(line: str) -> None:

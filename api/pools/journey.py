@@ -1,0 +1,189 @@
+"""One request through both pools: prefill, decode, and both again if an engine dies on the way.
+
+Nothing that a client sent is lost while some engine comes back: a prefill leg that fails is left out, so that the
+decode engine computes the prompt; a decode leg that fails is asked again from the start, and what the client already
+has of its answer is not sent twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import ExitStack
+
+import aiohttp
+from pydantic_core import from_json
+
+from energyopt.core.clock import Clock
+from energyopt.core.errors import EngineDeadError
+from engine.disagg.params import FIELD
+
+from .legs import Legs, with_offer
+from .replay import Replay, StreamBrokeError, StreamDiffersError
+from .workers import Pools, Role, Worker
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 180.0
+"""Seconds that a request waits for an engine to come back, tries included."""
+
+_PREFILL_TRIES = 2
+_LOOK_AGAIN = 0.05
+_SICK = (500, 502, 504)
+BROKEN = (aiohttp.ClientError, ConnectionError, asyncio.TimeoutError, StreamBrokeError)
+
+DIFFERS = (
+    b'event: error\ndata: {"error": {"message": "An engine was lost, and its successor continued differently.", '
+    b'"type": "server_error", "param": null, "code": "engine_unavailable"}}\n\n'
+)
+
+
+class Journey:
+    """``headers`` go with every leg. ``counts`` counts tries, retries and legs that were left out, by name.
+
+    ``open`` comes first; then ``status`` and ``headers`` are known and ``chunks`` gives the body.
+    """
+
+    def __init__(
+        self,
+        pools: Pools,
+        session: aiohttp.ClientSession,
+        clock: Clock,
+        counts: Counter[str],
+        path: str,
+        legs: Legs,
+        headers: Mapping[str, str],
+    ) -> None:
+        self._pools = pools
+        self._session = session
+        self._clock = clock
+        self._counts = counts
+        self._path = path
+        self._legs = legs
+        self._sent = headers
+        self._deadline = clock.now() + PATIENCE
+        self._leg = ExitStack()
+        self._response: aiohttp.ClientResponse | None = None
+        self._worker: Worker | None = None
+
+    @property
+    def status(self) -> int:
+        return 0 if self._response is None else self._response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {} if self._response is None else self._response.headers
+
+    async def open(self) -> None:
+        """Both legs, as far as the beginning of an answer. Raises EngineDeadError after ``PATIENCE``."""
+        while True:
+            offer = await self._prefill()
+            body = self._legs.decode if offer is None else with_offer(self._legs.decode, offer)
+            try:
+                await self._begin(body)
+            except BROKEN as error:
+                await self._broke(error)
+            else:
+                return
+
+    async def whole(self) -> bytes:
+        """The body of an answer that is no stream, asked for again if it breaks off."""
+        while True:
+            try:
+                assert self._response is not None  # ``open`` came first
+                return await self._response.read()
+            except BROKEN as error:
+                await self._broke(error)
+                await self.open()
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        """The events of a stream, each once."""
+        replay = Replay()
+        while True:
+            try:
+                assert self._response is not None  # ``open`` came first
+                async for data in self._response.content.iter_any():
+                    if passed := replay.feed(data):
+                        yield passed
+                replay.end()
+                return
+            except StreamDiffersError:
+                self._counts["differs"] += 1
+                yield DIFFERS
+                return
+            except BROKEN as error:
+                await self._broke(error)
+                replay.again()
+                await self.open()
+
+    def close(self) -> None:
+        """End the current try; the engine notices that nobody waits."""
+        if self._response is not None:
+            self._response.close()
+            self._response = None
+        self._leg.close()
+
+    async def _prefill(self) -> object | None:
+        """What the prefill leg offers; None if there is none, or no engine for it: then the decode leg computes all."""
+        if self._legs.prefill is None:
+            return None
+        for _ in range(_PREFILL_TRIES):
+            with self._pools.leg(Role.PREFILL) as worker:
+                if worker is None:
+                    break
+                try:
+                    async with self._session.post(
+                        f"{worker.url}{self._path}", data=self._legs.prefill, headers=self._sent
+                    ) as response:
+                        raw = await response.read()
+                except BROKEN as error:
+                    logger.warning("%s broke off a prefill: %s", worker.name, error)
+                    self._pools.shun(worker)
+                    self._counts["prefill_retries"] += 1
+                    continue
+                self._counts["prefill_legs"] += 1
+                return _offer(raw) if response.status == 200 else None
+        self._counts["prefill_left_out"] += 1
+        return None
+
+    async def _begin(self, body: bytes) -> None:
+        """Ask a decode engine, or whichever is up."""
+        while True:
+            worker = self._leg.enter_context(self._pools.leg(Role.DECODE, fallback=True))
+            if worker is not None:
+                break
+            self._leg.close()
+            self._check_patience("No engine is up.")
+            await asyncio.sleep(_LOOK_AGAIN)
+        self._worker = worker
+        self._counts["decode_legs"] += 1
+        response = await self._session.post(f"{worker.url}{self._path}", data=body, headers=self._sent)
+        self._response = response
+        if response.status in _SICK:
+            raise StreamBrokeError(f"it answered {response.status}")
+
+    async def _broke(self, error: Exception) -> None:
+        name = "" if self._worker is None else self._worker.name
+        logger.warning("%s broke off an answer, which is asked for again: %s", name, str(error) or type(error).__name__)
+        self._counts["decode_retries"] += 1
+        if self._worker is not None and not isinstance(error, StreamBrokeError):
+            self._pools.shun(self._worker)
+        self.close()
+        self._check_patience("The engine that answered was lost.")
+        await asyncio.sleep(_LOOK_AGAIN)
+
+    def _check_patience(self, why: str) -> None:
+        if self._pools.closed:
+            raise EngineDeadError(f"{why} The service ends; the request can be sent again.")
+        if self._clock.now() > self._deadline:
+            raise EngineDeadError(f"{why} None came back within {PATIENCE:g} s; the request can be sent again.")
+
+
+def _offer(raw: bytes) -> object | None:
+    try:
+        reply = from_json(raw)
+    except ValueError:
+        return None
+    return reply.get(FIELD) if isinstance(reply, dict) else None

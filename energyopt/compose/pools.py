@@ -1,0 +1,189 @@
+"""Serves one model by a prefill pool and a decode pool on this host: engines as processes, and a front over them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from api.pools.app import PoolsFront
+from api.pools.workers import Pools, Role
+from api.serve import Server, bind
+from energyopt.core.clock import Clock, MonotonicClock
+from energyopt.core.config import Config, EngineConfig, KvTransferConfig
+from energyopt.core.errors import ConfigError, LaunchError
+from energyopt.core.units import Seconds
+from engine.models import choose_device, usable_threads
+from engine.offload import SECRET
+
+from .governed import fixed_power
+from .meters import device_identities
+from .pool_process import ENGINE, PoolProcess
+from .power import power_controller, put_back_left
+from .service import Notify, ServeRequest
+
+GRACE = Seconds(30.0)
+_END_SECONDS = 15.0
+
+
+class PoolsRequest(Config):
+    """What ``energyopt serve --prefill N --decode M`` was asked; ``serve`` is every engine's, but for its address."""
+
+    serve: ServeRequest
+    prefill: int = Field(1, ge=1, le=64)
+    decode: int = Field(1, ge=1, le=64)
+    rebalance: Literal["auto", "off"] = "off"
+
+
+def run_pools(request: PoolsRequest, notify: Notify) -> None:
+    """Serve until SIGINT or SIGTERM. The port is taken before the first engine starts.
+
+    Raises ConfigError (port in use, what pools cannot do), LaunchError if an engine does not come up.
+    """
+    if request.serve.power_auto:
+        raise ConfigError("--power-cap auto governs one engine; with --prefill and --decode a fixed cap is allowed.")
+    with bind(request.serve.host, request.serve.port) as listener:
+        devices = device_identities(request.serve.engine.device)
+        for line in put_back_left():
+            notify(line)
+        with fixed_power(power_controller(devices), request.serve.power, notify):
+            PoolService(request, notify).run(listener)
+
+
+class PoolService:
+    """The processes and the front. ``command`` is another program for the engines than the usual one."""
+
+    def __init__(self, request: PoolsRequest, notify: Notify, command: Sequence[str] = ENGINE) -> None:
+        self._request = request
+        self._notify = notify
+        self._clock: Clock = MonotonicClock()
+        self._server: _PoolServer | None = None
+        names = {f"prefill-{n}": Role.PREFILL for n in range(request.prefill)}
+        names |= {f"decode-{n}": Role.DECODE for n in range(request.decode)}
+        self.pools = Pools(names, self._clock)
+        serve = request.serve
+        self.front = PoolsFront(
+            self.pools,
+            self._clock,
+            operator_key=serve.api_key,
+            has_tenants=bool(serve.tenants),
+            on_resize=self._resized,
+        )
+        plan = plan_workers(serve, len(names))
+        if plan.note:
+            notify(plan.note)
+        secret = os.environ.get(SECRET) or secrets.token_hex(16)
+        self.processes = [
+            PoolProcess(
+                name,
+                plan.request,
+                self._clock,
+                on_up=self._upper(name),
+                on_down=self._downer(name),
+                environment={SECRET: secret, **plan.environments[number]},
+                command=command,
+            )
+            for number, name in enumerate(names)
+        ]
+
+    def run(self, listener: socket.socket) -> None:
+        """Start every engine, then serve on ``listener`` until a signal."""
+        try:
+            self._start()
+            host, port = listener.getsockname()[:2]
+            ready = f"serving on http://{host}:{port}/v1 (stop with Ctrl-C)"
+            self._server = _PoolServer(self.front, abort=self._stop, on_ready=lambda: self._notify(ready))
+            self._server.run(sockets=[listener])
+        finally:
+            self._stop()
+            for process in self.processes:
+                process.join(_END_SECONDS)
+
+    def stop(self) -> None:
+        """Ask for the end, from any thread, as a signal does."""
+        if self._server is not None:
+            self._server.stop()
+
+    def _start(self) -> None:
+        self._notify(f"starting {len(self.processes)} engines ...")
+        for process in self.processes:
+            process.start()
+        for process in self.processes:
+            process.ready.wait()
+            if process.failure is not None:
+                raise LaunchError(process.failure)
+            self._notify(f"{process.name} is up")
+
+    def _stop(self) -> None:
+        self.pools.close()
+        for process in self.processes:
+            process.stop()
+
+    def _upper(self, name: str) -> Callable[[str], None]:
+        return lambda url: self.pools.up(name, url)
+
+    def _downer(self, name: str) -> Callable[[], None]:
+        return lambda: self.pools.down(name)
+
+    def _resized(self, names: tuple[str, ...]) -> None:
+        prefill, decode = (self.pools.count(role) for role in Role)
+        self._notify(f"{', '.join(names)} changed role: {prefill} engines prefill, {decode} decode now")
+
+
+class _PoolServer(Server):
+    """Ends the front's connections in the loop that made them."""
+
+    def __init__(self, front: PoolsFront, *, abort: Callable[[], None], on_ready: Callable[[], None]) -> None:
+        super().__init__(front.app, grace=GRACE, abort=abort, on_ready=on_ready)
+        self._front = front
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().shutdown(sockets)
+        finally:
+            await self._front.close()
+
+
+class WorkerPlan:
+    """What each process is asked and given. ``note`` says what the user should know."""
+
+    def __init__(self, request: ServeRequest, environments: list[Mapping[str, str]], note: str = "") -> None:
+        self.request = request
+        self.environments = environments
+        self.note = note
+
+
+def plan_workers(serve: ServeRequest, count: int) -> WorkerPlan:
+    """The engines of ``count`` processes: a device for each where there are enough, else a share of the one there is.
+
+    Engines that share a device measure nothing: each would take the whole device's joules for its own requests.
+    """
+    engine: EngineConfig = serve.engine
+    transfer = engine.kv_transfer or KvTransferConfig()
+    update: dict[str, object] = {"kv_transfer": transfer.model_copy(update={"port": 0})}
+    device, own = choose_device(engine.device), engine.layout.devices
+    alone = device.type == "cuda" and torch.cuda.device_count() >= count * own
+    environments: list[Mapping[str, str]] = [{} for _ in range(count)]
+    note = ""
+    if alone:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if "CUDA_VISIBLE_DEVICES" in os.environ else []
+        names = visible or [str(index) for index in range(torch.cuda.device_count())]
+        environments = [{"CUDA_VISIBLE_DEVICES": ",".join(names[n * own : (n + 1) * own])} for n in range(count)]
+    else:
+        note = "energy: the engines share one device, so no joules are told apart by request"
+        if device.type == "cpu":
+            update["threads"] = max(1, usable_threads(engine) // count)
+    asked: dict[str, object] = {
+        "engine": engine.model_copy(update=update),
+        "host": "127.0.0.1",
+        "port": 0,
+        "power": type(serve.power)(),
+    }
+    if not alone:
+        asked["meter"] = "none"
+    return WorkerPlan(serve.model_copy(update=asked), environments, note)
