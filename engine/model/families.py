@@ -6,6 +6,7 @@ from typing import Any
 
 from energyopt.core.errors import ModelFormatError, UnsupportedModelError
 
+from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .family import Family
 from .gemma3 import GEMMA3
 from .gpt_oss import GPT_OSS
@@ -14,7 +15,7 @@ from .llama import LLAMA
 from .qwen import QWEN2, QWEN3, QWEN3_MOE
 from .spec import DecoderSpec
 
-FAMILIES: tuple[Family[Any], ...] = (LLAMA, QWEN2, QWEN3, QWEN3_MOE, GEMMA3, GPT_OSS)
+FAMILIES: tuple[Family[Any], ...] = (LLAMA, QWEN2, QWEN3, QWEN3_MOE, GEMMA3, GPT_OSS, DEEPSEEK_V2, DEEPSEEK_V3)
 
 
 def family_of(config: HfConfig) -> Family[Any]:

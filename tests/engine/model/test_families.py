@@ -43,6 +43,19 @@ BASE: dict[str, Any] = {
 }
 MOE: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
 WINDOWED: dict[str, Any] = {"head_dim": 16, "sliding_window": 9}
+LATENT: dict[str, Any] = {
+    **MOE,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+}
 YARN: dict[str, Any] = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
@@ -97,6 +110,37 @@ CASES = {
             "rope_parameters": {**YARN, "truncate": False},
         },
         blocks=34,
+    ),
+    "deepseek-v2": Case(
+        "DeepseekV2Config",
+        "DeepseekV2ForCausalLM",
+        {
+            **LATENT,
+            "q_lora_rank": None,
+            "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+    "deepseek-v3": Case(
+        "DeepseekV3Config",
+        "DeepseekV3ForCausalLM",
+        {
+            **LATENT,
+            "q_lora_rank": 20,
+            "attention_bias": True,
+            "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
+        },
+    ),
+    "kimi-k2": Case(
+        "DeepseekV3Config",
+        "DeepseekV3ForCausalLM",
+        {
+            **LATENT,
+            "q_lora_rank": 20,
+            "n_group": 1,
+            "topk_group": 1,
+            "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
     ),
 }
 
