@@ -11,7 +11,7 @@ from xxhash import xxh3_128
 from energyopt.core.errors import ModelNotFoundError
 
 from .batch import CacheShape
-from .models import LoadedModel
+from .models import OpenedModel
 
 LAYOUT_VERSION = 1
 """Of what a block's bytes mean; raise it when a runner arranges them differently."""
@@ -19,14 +19,16 @@ LAYOUT_VERSION = 1
 _READ_AT_ONCE = 1 << 26
 
 
-def kv_layout(loaded: LoadedModel, shape: CacheShape) -> str:
+def kv_layout(loaded: OpenedModel, shape: CacheShape, form: str = "") -> str:
     """32 hexadecimal digits over the model's own files, the number format and the shape of a block.
+
+    ``form`` names what else decides a block's bytes: a runner's own arrangement, the rounding of weights at load.
 
     The files are read once more, which is as fast as memory while they are cached from loading.
     """
     digest = xxh3_128()
-    spec = replace(loaded.model.spec, name="")  # what a model is called does not change what it computes
-    for part in (LAYOUT_VERSION, spec, loaded.dtype, shape.block_tokens, shape.bytes_per_block):
+    spec = replace(loaded.spec, name="")  # what a model is called does not change what it computes
+    for part in (LAYOUT_VERSION, spec, loaded.dtype, shape.block_tokens, shape.bytes_per_block, form):
         digest.update(f"{part!r}\n".encode())
     for file in _content(loaded.path):
         _feed(digest, file)

@@ -12,7 +12,6 @@ import torch
 
 from energyopt.core.config import EngineConfig
 from energyopt.core.errors import ConfigError, ModelFormatError, ModelNotFoundError
-from kernels.dispatch import select_ops
 from kernels.linear import fastest_cpu_dtype
 
 from .chat import ChatTemplate
@@ -23,10 +22,15 @@ from .model.gguf_file import GgufFile
 from .model.gguf_source import GgufSource
 from .model.hf_source import HfSource
 from .model.layers.loader import Loader
+from .model.rounded import BITS, RoundedSource
+from .model.source import WeightSource
 from .model.spec import DecoderSpec
+from .operators import choose_ops
 from .parallel.ports import Place
 from .ports import Tokenizer
 from .tokenizer import from_directory, from_gguf
+
+ModelSource = HfSource | GgufSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +76,30 @@ def load_model(config: EngineConfig, place: Place | None = None, device: torch.d
     Raises ModelNotFoundError, ModelFormatError or UnsupportedModelError; ConfigError for a device that is not here, a
     place that does not divide the model or a context longer than the model's; OutOfMemoryError.
     """
-    opened, source = _opened(config, device)
+    return load_opened(config, *open_source(config, device), place)
+
+
+def load_opened(
+    config: EngineConfig, opened: OpenedModel, source: ModelSource, place: Place | None = None
+) -> LoadedModel:
+    """The weights of a model that ``open_source`` found, as torch's tensors, rounded first if ``config`` says so."""
     threads = usable_threads(config)
+    bits = BITS.get(config.quantization)
+    weights: WeightSource = source if bits is None else RoundedSource(source, bits)
     torch.set_num_threads(threads)
     with foreign_memory_errors(f"The weights of {config.model}"), torch.inference_mode():
-        load = Loader(source, select_ops(config.kernels), opened.dtype, opened.device, place)
+        load = Loader(weights, choose_ops(config.kernels, opened.device), opened.dtype, opened.device, place)
         model = Decoder(source.spec, load, source.family.build(source.spec, load), threads)
     return LoadedModel(**{field.name: getattr(opened, field.name) for field in fields(opened)}, model=model)
 
 
 def open_model(config: EngineConfig) -> OpenedModel:
     """Find ``config.model`` and read everything but its weights. Raises what ``load_model`` raises, memory aside."""
-    return _opened(config, None)[0]
+    return open_source(config)[0]
 
 
-def _opened(config: EngineConfig, device: torch.device | None) -> tuple[OpenedModel, HfSource | GgufSource]:
+def open_source(config: EngineConfig, device: torch.device | None = None) -> tuple[OpenedModel, ModelSource]:
+    """A model and where its weights come from. Raises what ``load_model`` raises, memory aside."""
     path = resolve_model(config.model)
     device = device or choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)

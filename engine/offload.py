@@ -15,8 +15,10 @@ from .kv.assembly import open_tiers
 from .kv.chooser import Chooser, LoadAlways, LoadIfCheaper
 from .kv.economy import Economy
 from .kv.tiers import Tiers
-from .models import LoadedModel
+from .model.rounded import BITS
+from .models import OpenedModel
 from .mover import TorchMover
+from .native.runner import NativeRunner
 from .runner import TorchRunner
 
 logger = logging.getLogger(__name__)
@@ -27,8 +29,8 @@ SECRET = "ENERGYOPT_KV_SECRET"
 
 def tiers_for(
     config: EngineConfig,
-    loaded: LoadedModel,
-    runner: TorchRunner,
+    loaded: OpenedModel,
+    runner: TorchRunner | NativeRunner,
     clock: Clock,
     *,
     economy: Economy | None = None,
@@ -39,18 +41,27 @@ def tiers_for(
     """
     if not config.kv.tiers:
         return None
-    mover = TorchMover(runner.pool, kv_layout(loaded, runner.cache))
+    mover = TorchMover(runner.pool, kv_layout(loaded, runner.cache, kv_form(config, runner)))
     economy = economy or Economy()
     chooser = choose_loads(config.kv, economy, mover.block_bytes)
     return open_tiers(config, mover, clock, chooser=chooser, on_load=economy.on_load)
 
 
-def exchange_for(config: EngineConfig, loaded: LoadedModel, runner: TorchRunner, clock: Clock) -> Remote | None:
+def exchange_for(
+    config: EngineConfig, loaded: OpenedModel, runner: TorchRunner | NativeRunner, clock: Clock
+) -> Remote | None:
     """None unless ``config`` says that this engine hands over. Raises what ``open_exchange`` does."""
     if config.kv_transfer is None:
         return None
-    mover = TorchMover(runner.pool, kv_layout(loaded, runner.cache))
+    mover = TorchMover(runner.pool, kv_layout(loaded, runner.cache, kv_form(config, runner)))
     return open_exchange(config.kv_transfer, mover, clock, secret=os.environ.get(SECRET, "").encode())
+
+
+def kv_form(config: EngineConfig, runner: TorchRunner | NativeRunner) -> str:
+    """What ``kv_layout`` is to know of a runner beside shapes: blocks of two forms must never meet."""
+    if isinstance(runner, NativeRunner):
+        return f"native {runner.weights}"
+    return config.quantization if config.quantization in BITS else ""
 
 
 def choose_loads(kv: KvConfig, economy: Economy, block_bytes: int) -> Chooser:

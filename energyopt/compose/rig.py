@@ -15,9 +15,11 @@ from engine.disagg.ports import Remote
 from engine.front import EngineFront
 from engine.kv.economy import Economy, EnergyBetween
 from engine.kv.tiers import Tiers
-from engine.models import LoadedModel, load_model
+from engine.models import OpenedModel
+from engine.native.runner import NativeRunner
 from engine.offload import exchange_for, tiers_for
 from engine.runner import TorchRunner
+from engine.runners import open_runner
 from telemetry.cost_model import FittedWeight
 from telemetry.idle import IdlePolicy
 from telemetry.meter import Meter
@@ -35,7 +37,7 @@ OnRequest = Callable[[RequestRecord], None]
 class RunningEngine:
     """An engine that serves and a meter that samples. ``close`` ends both; idempotent."""
 
-    loaded: LoadedModel
+    loaded: OpenedModel
     front: EngineFront
     meter: Meter
 
@@ -49,8 +51,8 @@ class LoadedEngine:
     """A model on its device and the meter of that device, before the first request."""
 
     config: EngineConfig
-    loaded: LoadedModel
-    runner: TorchRunner
+    loaded: OpenedModel
+    runner: TorchRunner | NativeRunner
     meter: Meter
     clock: Clock
     tiers: Tiers | None
@@ -92,8 +94,7 @@ def load_engine(
     Raises ModelError, ConfigError, OutOfMemoryError, SensorUnavailableError.
     """
     clock = MonotonicClock()
-    loaded = load_model(config)
-    runner = TorchRunner(loaded, config, clock)
+    loaded, runner = open_runner(config, clock)
     found = find_meter(meter_kind, runner.devices, clock)
     meter = Meter(
         found.sources,

@@ -24,6 +24,9 @@ DeviceKind = Literal["auto", "cpu", "cuda"]
 KernelsName = Literal["auto", "triton", "torch", "reference"]
 """Implementations of the operators: Triton's are for GPUs, torch's for all devices, the reference is the slow twin."""
 
+Quantization = Literal["auto", "none", "int8", "int4"]
+"""Of weights at load: ``auto`` keeps what the file holds packed where that is faster, ``none`` widens it."""
+
 MAX_THREADS = 1024
 """More than any machine's cores; libraries that are asked for more than a process may have end it without a word."""
 
@@ -173,6 +176,7 @@ class EngineConfig(Config):
     seed: int = 0
     threads: int | None = Field(None, ge=1, le=MAX_THREADS)
     kernels: KernelsName = "auto"
+    quantization: Quantization = "auto"
     enforce_eager: bool = False
     max_model_len: int | None = Field(None, ge=1)
     max_num_seqs: int = Field(64, ge=1)

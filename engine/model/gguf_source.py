@@ -39,25 +39,25 @@ class GgufSource:
     """Satisfies ``WeightSource`` for GGUF files of architecture ``llama``."""
 
     def __init__(self, file: GgufFile) -> None:
-        self._file = file
+        self.file = file
         self.spec = read_spec(file)
         self.family: Family[Any] = LLAMA
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and gguf_name(name) in self._file.tensors
+        return isinstance(name, str) and gguf_name(name) in self.file.tensors
 
     def packed(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
         """No weight is asked for in this way: those of a GGUF file are dequantized as they are read."""
-        raise ModelFormatError(f"{self._file.path} has no tensor {name!r} of bytes.")
+        raise ModelFormatError(f"{self.file.path} has no tensor {name!r} of bytes.")
 
     def tensor(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
         """Whole rows of ``part`` are dequantized, and its columns cut from them: rows are what the format divides."""
         own = gguf_name(name)
-        info = self._file.tensors.get(own)
+        info = self.file.tensors.get(own)
         if info is not None and info.shape != shape:
-            raise ModelFormatError(f"{self._file.path}: tensor {own!r} has shape {info.shape}, expected {shape}.")
+            raise ModelFormatError(f"{self.file.path}: tensor {own!r} has shape {info.shape}, expected {shape}.")
         rows = part[0] if part else slice(None)
-        values = torch.from_numpy(self._file.load(own, rows))
+        values = torch.from_numpy(self.file.load(own, rows))
         if ".attn_q." in own or ".attn_k." in own:
             values = unpermute(values, len(values) // self.spec.head_dim)
         return values[(slice(None), *part[1:])] if len(part) > 1 else values
