@@ -62,6 +62,9 @@ def serve(
     enforce_eager: Annotated[
         bool, typer.Option("--enforce-eager", help="No CUDA or HIP graphs of decode steps.")
     ] = False,
+    quantization: Annotated[
+        Literal["auto", "none", "int8", "int4"], typer.Option(help="Weights: auto keeps a file's packed groups.")
+    ] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of sampling without a seed of its own.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: every core.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Context limit; default: the model's.")] = None,
