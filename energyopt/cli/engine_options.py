@@ -9,6 +9,7 @@ from energyopt.core.config import EngineConfig, parse_config
 from energyopt.core.units import parse_bytes, parse_interval
 
 from .kv_options import tier_settings
+from .layout_options import layout_settings
 from .transfer_options import transfer_settings
 
 
@@ -28,4 +29,6 @@ def engine_config(options: Mapping[str, Any]) -> EngineConfig:
         "match_tokens": options["prefix_match_unit"],
     }
     own["kv_transfer"] = transfer_settings(options)
-    return parse_config(EngineConfig, {**own, "kv": {**cache, **tier_settings(options)}})
+    return parse_config(
+        EngineConfig, {**own, "layout": layout_settings(options), "kv": {**cache, **tier_settings(options)}}
+    )

@@ -26,6 +26,7 @@ from .kv_options import (
     SharedUrl,
     Store,
 )
+from .layout_options import ContextParallel, DataParallel, ExpertParallel, PipelineParallel, TensorParallel
 from .output import METER_HELP, message_console
 from .power_options import PowerCap, Slos, SmClock, power_asked
 from .transfer_options import (
@@ -65,6 +66,11 @@ def serve(
     quantization: Annotated[
         Literal["auto", "none", "int8", "int4"], typer.Option(help="Weights: auto keeps a file's packed groups.")
     ] = "auto",
+    tensor_parallel_size: TensorParallel = 1,
+    pipeline_parallel_size: PipelineParallel = 1,
+    decode_context_parallel_size: ContextParallel = 1,
+    data_parallel_size: DataParallel = 1,
+    enable_expert_parallel: ExpertParallel = False,
     seed: Annotated[int, typer.Option(help="Seed of sampling without a seed of its own.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: every core.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Context limit; default: the model's.")] = None,
