@@ -65,7 +65,7 @@ def test_vllm_gets_its_own_names_and_hears_what_it_lacks() -> None:
 @pytest.mark.parametrize(
     ("deployment", "message"),
     [
-        (deploy(layout={"tp": 2}), r"engine\.layout\.tp = 2"),
+        (deploy(layout={"tp": 2, "ep": 2}), r"engine\.layout\.ep = 2"),
         (Deployment(decode=PoolConfig(engine=EngineConfig(model="toy"), replicas=2)), "replicas = 2"),
         (
             Deployment(decode=(pool := PoolConfig(engine=EngineConfig(model="toy"))), prefill=pool),
@@ -76,6 +76,11 @@ def test_vllm_gets_its_own_names_and_hears_what_it_lacks() -> None:
 def test_what_no_single_command_starts_is_refused(deployment: Deployment, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         serve_command(deployment)
+
+
+def test_a_layout_has_the_flags_of_both_engines() -> None:
+    command = serve_command(deploy(layout={"tp": 4, "pp": 2, "dcp": 2}))
+    assert " --tensor-parallel-size 4 --pipeline-parallel-size 2 --decode-context-parallel-size 2" in command.shell
 
 
 def test_hostile_names_are_quoted_and_no_option() -> None:
