@@ -62,8 +62,9 @@ class QwenLayer:
 
     def __call__(self, hidden: torch.Tensor, step: Step, slot: Slot) -> torch.Tensor:
         ops, eps = self._ops, self._eps
-        hidden += self._attention(ops.rms_norm(hidden, self._input_norm, eps), step, slot)
-        hidden += self._mlp(ops.rms_norm(hidden, self._mlp_norm, eps))
+        seen = self._attention(ops.rms_norm(hidden, self._input_norm, eps), step, slot)
+        normed, hidden = ops.add_rms_norm(seen, hidden, self._mlp_norm, eps)
+        hidden += self._mlp(normed)
         return hidden
 
 
