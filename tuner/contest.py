@@ -140,9 +140,10 @@ def warm_points(seed: int) -> list[Candidate]:
 def _leader_worth(trials: Sequence[TrialRecord]) -> float:
     """True worth of the best that was measured to be feasible, over the optimum; 0 without any or if it misses."""
     ranked = rank(trials, Objective("tokens_per_joule", SYNTHETIC_SLOS))
-    if not ranked:
+    leader = min(ranked, key=lambda one: bool(one.doubts), default=None)  # of the sure ones, or of all, the best
+    if leader is None:
         return 0.0
-    value, excess = truth_of(trials[ranked[0].trial].deployment)
+    value, excess = truth_of(trials[leader.trial].deployment)
     return value / optimum() if excess <= TOLERANCE else 0.0
 
 

@@ -20,6 +20,7 @@ from .nearest import explain_infeasible
 from .objective import Objective
 from .ports import AccuracyGate, Evaluator, PowerController
 from .progress import Reporter, StudyProgressSink
+from .repeat import Repeats
 from .search.factory import make_searcher
 from .search.ports import Searcher
 from .space import Params, SearchSpace
@@ -91,6 +92,7 @@ class _Job:
         self._evaluator, self._power, self._clock = evaluator, power, clock
         self._objective = Objective(study.spec.maximize, study.spec.slos)
         self._space = SearchSpace(study.spec.space, study.spec.baseline)
+        self._repeats = Repeats(self._objective, study.spec.budget.trials)
         self._unmetered: int | None = 0
         self._timing = Timing(study.spec.budget, clock, self._events(), reserve=GATE_RUNS if gate else 0)
         self._reporter = Reporter(study.spec, self._objective, self._timing, clock, on_progress)
@@ -157,6 +159,9 @@ class _Job:
             return trials.add(self._space.baseline_params, Origin.BASELINE)
         if len(known) >= budget.trials or not self._timing.fits_another:
             return None
+        again = self._repeats.next(known, self._space.baseline_params)
+        if again is not None:
+            return trials.add(again, Origin.REPEAT)
         params = searcher.ask()
         return None if params is None else trials.add(params, Origin.SEARCH)
 
@@ -236,7 +241,7 @@ class _Job:
     def _budget(self) -> Budget:
         """The budget as it is now: it may be changed while the study runs."""
         budget = self._store.study(self._id).spec.budget
-        self._timing.limit(budget.seconds)
+        self._timing.limit(budget)
         return budget
 
     def _event(self, kind: str, data: dict[str, Value]) -> None:

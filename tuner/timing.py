@@ -5,25 +5,27 @@ Durations come from the events of the study, so a resumed study knows what it ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from energyopt.core.clock import Clock
 from energyopt.core.slo import quantile
 from energyopt.core.study import Budget, Event
-from energyopt.core.units import Seconds
+from energyopt.core.units import Joules, Seconds
 
 FINISHED = "trial_finished"
 """The event that carries a trial's duration as ``seconds``, with ``ran``."""
 
 
 class Timing:
-    """The study's stopwatch. Every run counts against the budget; time between processes does not.
+    """The study's stopwatch and energy meter. Every run counts against the budget; time between processes does not.
 
     ``reserve`` is work after the search beside the verification pairs, in runs.
     """
 
     def __init__(self, budget: Budget, clock: Clock, events: Iterable[Event], *, reserve: int = 0) -> None:
         self._limit, self._clock = budget.seconds, clock
+        self._energy, self._spent = budget.joules, list[float]()
         self._verification = 2 * budget.verify_pairs + reserve
         self._durations: list[float] = []
         self._earlier = 0.0
@@ -31,17 +33,24 @@ class Timing:
         for event in events:
             seconds = event.data.get("seconds")
             if event.kind == FINISHED and isinstance(seconds, (int, float)):
-                self.note(Seconds(seconds), ran=event.data.get("ran") is True)
+                joules = event.data.get("joules")
+                known = Joules(joules) if isinstance(joules, (int, float)) else None
+                self.note(Seconds(seconds), ran=event.data.get("ran") is True, joules=known)
                 self._earlier += seconds
 
-    def note(self, duration: Seconds, *, ran: bool) -> None:
-        """A trial took ``duration``. One that failed says nothing about how long the next will take."""
+    def note(self, duration: Seconds, *, ran: bool, joules: Joules | None = None) -> None:
+        """A trial took ``duration``, its window ``joules`` where they were measured.
+
+        One that failed says nothing about how long the next will take.
+        """
         if ran:
             self._durations.append(duration)
+        if joules is not None:
+            self._spent.append(joules)
 
-    def limit(self, seconds: Seconds | None) -> None:
+    def limit(self, budget: Budget) -> None:
         """The budget has changed."""
-        self._limit = seconds
+        self._limit, self._energy = budget.seconds, budget.joules
 
     @property
     def typical(self) -> Seconds | None:
@@ -56,9 +65,15 @@ class Timing:
         return Seconds(self._limit - self._earlier - (self._clock.now() - self._start))
 
     def fits(self, runs: int) -> bool:
-        """Whether ``runs`` of the usual length would still end within the budget."""
+        """Whether ``runs`` of the usual length and the usual joules would still end within the budget."""
         left = self.left
-        return left is None or left >= runs * (self.typical or 0.0)
+        in_time = left is None or left >= runs * (self.typical or 0.0)
+        return in_time and self._affords(runs)
+
+    def _affords(self, runs: int) -> bool:
+        if self._energy is None or not self._spent:
+            return True
+        return self._energy - math.fsum(self._spent) >= runs * quantile(self._spent, 0.75)
 
     @property
     def fits_another(self) -> bool:

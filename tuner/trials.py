@@ -92,7 +92,7 @@ class TrialRunner:
         took = Seconds(self._clock.now() - began)
         self._lease.confirm()
         done = self._store.finish_trial(self._study.id, trial.number, outcome, result=result, error=message)
-        self._timing.note(took, ran=result is not None)
+        self._timing.note(took, ran=result is not None, joules=result.joules if result else None)
         self._event(FINISHED, self._summary(done, took))
         self._reporter.finished(done)
         return done
@@ -117,6 +117,7 @@ class TrialRunner:
             "outcome": done.outcome.value if done.outcome else None,
             "value": self._objective.value(done.result) if done.result else None,
             "seconds": took,
+            "joules": done.result.joules if done.result else None,
             "ran": done.result is not None,
             "verifies": done.origin.verifies,
         }

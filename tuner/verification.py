@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 
 from energyopt.core.study import Origin, Recommendation, StudySpec, TrialRecord, TrialState
 
+from .certainty import Doubt, doubts, say
 from .objective import Objective
 from .space import Params
 from .trials import TrialRunner
-from .verify import CONFIDENCE, Candidate, Interval, Pair, gain, kept, order, rank, saving
+from .verify import CONFIDENCE, Candidate, Interval, Pair, drift_between, gain, kept, order, rank, saving
 
 GATE_RUNS = 2
 """What the accuracy gate takes, in runs: it starts the baseline and the candidate once each."""
@@ -38,6 +39,8 @@ class Verification:
         self._spec, self._baseline, self._objective, self._trials = spec, baseline, objective, trials
         self._fits, self._refuses = fits, refuses
         self._unchecked = False
+        self._could_be_surer = False
+        self._second: Recommendation | None = None
 
     def recommend(self) -> Recommendation | None:
         """The first candidate that holds; None if none does, which must not be glossed over."""
@@ -47,13 +50,19 @@ class Verification:
             if place > 0 and baseline_is_one and not self._is_baseline(candidate) and not self._affords_pairs():
                 continue  # out of time: what one has is an answer, another challenger is a luxury
             found = self._try(candidate, place)
-            if found is not None:
+            if found is not None and not self._could_be_surer:
                 return found
-        return None
+            self._second = self._second or found
+        return self._second
 
     def _candidates(self) -> list[Candidate]:
-        """The best few, and the baseline if it is feasible: to keep what one has is always an answer."""
-        ranked = rank(self._trials.all(), self._objective)
+        """The best few, and the baseline if it is feasible: to keep what one has is always an answer.
+
+        Those that keep every SLO for sure come first.
+        """
+        trials = self._trials.all()
+        drift = drift_between(trials, self._baseline, self._objective)
+        ranked = sorted(rank(trials, self._objective, drift), key=lambda candidate: bool(candidate.doubts))
         best = ranked[: 1 + FALLBACKS]
         return best + [candidate for candidate in ranked[len(best) :] if self._is_baseline(candidate)]
 
@@ -64,6 +73,7 @@ class Verification:
         return dict(candidate.params) == dict(self._baseline)
 
     def _try(self, candidate: Candidate, place: int) -> Recommendation | None:
+        self._could_be_surer = False
         if self._spec.budget.verify_pairs == 0:
             return Recommendation(
                 trial=candidate.trial, verified=False, pairs=0, note="Not verified: no pairs were asked for."
@@ -112,17 +122,19 @@ class Verification:
     def _judge(self, candidate: Candidate, pairs: Sequence[Pair]) -> Recommendation | None:
         gained, saved = gain(pairs, self._objective), saving(pairs)
         baseline_holds = self._baseline_holds()
+        unsure = doubts([winner for winner, _ in pairs])
+        self._could_be_surer = bool(unsure) and not any(doubt.too_few for doubt in unsure)
         if gained is not None and gained.mean <= 0 and baseline_holds:
             return None
         return Recommendation(
             trial=candidate.trial,
-            verified=gained is not None and gained.positive,
+            verified=gained is not None and gained.positive and not unsure,
             pairs=len(pairs),
             saving=saved.mean if saved else None,
             saving_low=saved.low if saved else None,
             saving_high=saved.high if saved else None,
             confidence=CONFIDENCE,
-            note=" ".join(self._notes(gained, saved, baseline_holds)),
+            note=" ".join([*self._notes(gained, saved, baseline_holds), *_words(unsure)]),
         )
 
     def _notes(self, gained: Interval | None, saved: Interval | None, baseline_holds: bool) -> list[str]:
@@ -154,3 +166,9 @@ class Verification:
             if trial.origin is origin and trial.pair == pair and dict(trial.params) == dict(params):
                 return trial if trial.state is TrialState.DONE else self._trials.run(trial)
         return self._trials.run(self._trials.add(params, origin, pair))
+
+
+def _words(unsure: Sequence[Doubt]) -> list[str]:
+    if not unsure:
+        return []
+    return [f"Not sure at {CONFIDENCE:.0%}: {say(unsure)}; longer windows or more pairs give more samples."]

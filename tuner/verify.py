@@ -16,6 +16,8 @@ from scipy.special import stdtrit
 from energyopt.core.results import RunResult
 from energyopt.core.study import Origin, TrialOutcome, TrialRecord, TrialState
 
+from .certainty import Doubt, doubts
+from .drift import NO_DRIFT, Drift, drift_of
 from .objective import Objective
 from .space import Params
 
@@ -24,11 +26,16 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A configuration that was feasible whenever it was measured; ``value`` is the mean of its measurements."""
+    """A configuration that was feasible whenever it was measured; ``value`` is the mean of its ``runs``.
+
+    ``doubts`` are the SLOs that these runs keep by estimate but not for sure.
+    """
 
     trial: int
     params: Params
     value: float
+    runs: int = 1
+    doubts: tuple[Doubt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +52,31 @@ class Interval:
         return self.low is not None and self.low > 0
 
 
-def rank(trials: Sequence[TrialRecord], objective: Objective) -> list[Candidate]:
-    """Feasible configurations, best first; of equals the one measured first. Verification runs are not ranked."""
+def rank(trials: Sequence[TrialRecord], objective: Objective, drift: Drift = NO_DRIFT) -> list[Candidate]:
+    """Feasible configurations, best first; of equals the one measured first. Verification runs are not ranked.
+
+    What is believed of ``drift`` is taken out of the values.
+    """
     groups: dict[tuple[object, ...], list[TrialRecord]] = {}
     for trial in trials:
         if trial.state is TrialState.DONE and not trial.origin.verifies:
             groups.setdefault(tuple(sorted((path, repr(v)) for path, v in trial.params.items())), []).append(trial)
     candidates = []
     for group in groups.values():
-        values = [objective.value(trial.result) for trial in group if trial.result and kept(trial)]
-        known = [value for value in values if value is not None]
+        results = [(trial.number, trial.result) for trial in group if trial.result and kept(trial)]
+        values = [(number, objective.value(result)) for number, result in results]
+        known = [value / drift.factor(number) for number, value in values if value is not None]
         if known and all(kept(trial) for trial in group):
-            candidates.append(Candidate(group[0].number, group[0].params, fmean(known)))
+            unsure = tuple(doubts([result for _, result in results]))
+            candidates.append(Candidate(group[0].number, group[0].params, fmean(known), len(group), unsure))
     return sorted(candidates, key=lambda candidate: (-candidate.value, candidate.trial))
+
+
+def drift_between(trials: Sequence[TrialRecord], baseline: Params, objective: Objective) -> Drift:
+    """How the baseline's worth changed over the search."""
+    runs = [t for t in trials if t.state is TrialState.DONE and not t.origin.verifies and t.params == baseline]
+    values = [(trial.number, objective.value(trial.result)) for trial in runs if trial.result is not None]
+    return drift_of([(number, value) for number, value in values if value is not None])
 
 
 def kept(trial: TrialRecord) -> bool:

@@ -26,6 +26,7 @@ from energyopt.core.slo import Slo
 from energyopt.core.units import Bytes, Seconds, bytes_from_kibibytes
 
 from .counting import Window
+from .hopeless import SHARE, hopeless
 from .load import ChatClient, ClosedLoopLoad
 from .ports import Meter, Progress, ProgressSink
 from .window import report
@@ -69,6 +70,7 @@ def run_trial(job: TrialJob, build: BuildRig, progress: ProgressSink, clock: Clo
 async def measure(rig: TrialRig, job: TrialJob, progress: ProgressSink, clock: Clock) -> RunResult:
     """Probe the engine, warm it up under load, measure the window, stop the load, report.
 
+    A window whose SLO is beyond hope ends early: the result is of what was measured, and misses it.
     The warm-up lasts until a request has ended, if that takes longer than planned: a slow engine's window must not
     lie in the first prompts of its lanes. An abort takes a step of the engine, however long that is, so the only
     bound on the stop is that of the whole trial.
@@ -81,7 +83,13 @@ async def measure(rig: TrialRig, job: TrialJob, progress: ProgressSink, clock: C
         while not load.records:
             await _pass_time("warming", _TICK, running, lambda more: None)
         start = clock.now()
-        await _pass_time("measuring", job.plan.window, running, progress)
+        slos = [Slo.parse(text) for text in job.slos]
+
+        def beyond_hope() -> bool:
+            part = Window(start, clock.now())
+            return part.length >= SHARE * job.plan.window and hopeless(part, slos, load.records) is not None
+
+        await _pass_time("measuring", job.plan.window, running, progress, beyond_hope)
         window = Window(start, clock.now())
         await asyncio.wait([running], timeout=_BRACKET)
         await load.stop(patience=job.plan.timeout)
@@ -90,7 +98,6 @@ async def measure(rig: TrialRig, job: TrialJob, progress: ProgressSink, clock: C
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     progress(Progress("done", 1.0))
-    slos = [Slo.parse(text) for text in job.slos]
     return report(window, load.records, tuple(rig.steps), rig.meter, slos, peak_memory_bytes=peak_memory())
 
 
@@ -103,11 +110,17 @@ async def _probe(client: ChatClient) -> None:
         raise LaunchError(f"The engine started but does not answer: {answer.error or 'the request was aborted'}")
 
 
-async def _pass_time(stage: str, duration: Seconds, running: asyncio.Task[None], progress: ProgressSink) -> None:
-    """Wait ``duration`` under load, reporting progress; an end of the load on the way is raised."""
+async def _pass_time(
+    stage: str,
+    duration: Seconds,
+    running: asyncio.Task[None],
+    progress: ProgressSink,
+    over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Wait ``duration`` under load or until ``over``, reporting progress; an end of the load on the way is raised."""
     loop = asyncio.get_running_loop()
     start = loop.time()
-    while (left := start + duration - loop.time()) > 0:
+    while (left := start + duration - loop.time()) > 0 and not over():
         progress(Progress(stage, 1 - left / duration))
         await asyncio.wait([running], timeout=min(left, _TICK))
         if running.done():

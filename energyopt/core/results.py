@@ -111,7 +111,7 @@ class LatencySummary(Result):
 
 
 class VerdictRecord(Result):
-    """A verdict as stored: the SLO in its text form and the numbers behind it."""
+    """A verdict as stored: the SLO in its text form and the numbers behind it; ``over`` samples are beyond it."""
 
     slo: str
     state: str
@@ -121,6 +121,7 @@ class VerdictRecord(Result):
     samples: int
     confidence: float
     note: str = ""
+    over: int | None = None
 
     @classmethod
     def of(cls, verdict: Verdict) -> VerdictRecord:
@@ -133,6 +134,7 @@ class VerdictRecord(Result):
             samples=verdict.samples,
             confidence=verdict.confidence,
             note=verdict.note,
+            over=verdict.over,
         )
 
 

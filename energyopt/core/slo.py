@@ -118,14 +118,29 @@ class Slo:
         note = (
             "gaps of one request are not independent" if self.metric in (SloMetric.ITL, SloMetric.INTERACTIVITY) else ""
         )
-        return self._verdict(estimate, bound, len(values), confidence, note)
+        return self._verdict(estimate, bound, len(values), confidence, note, self._over(values))
 
     def judge_rate(self, rate: float | None, samples: int) -> Verdict:
         """The verdict on a rate over the run (goodput): it has no bound of its own."""
         return self._verdict(rate, rate, samples, CONFIDENCE, "a rate over one run has no confidence bound")
 
-    def _verdict(self, estimate: float | None, bound: float | None, n: int, confidence: float, note: str) -> Verdict:
-        return Verdict(self, estimate, bound, n, confidence, note)
+    def _over(self, values: Sequence[float]) -> int | None:
+        """Samples (seconds) beyond the target; None for a mean, which single samples neither keep nor miss."""
+        if self.statistic is Statistic.MEAN:
+            return None
+        limit = 1 / self.target if self.metric is SloMetric.INTERACTIVITY else self.target
+        return sum(value > limit for value in values)
+
+    def _verdict(
+        self,
+        estimate: float | None,
+        bound: float | None,
+        n: int,
+        confidence: float,
+        note: str,
+        over: int | None = None,
+    ) -> Verdict:
+        return Verdict(self, estimate, bound, n, confidence, note, over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +148,8 @@ class Verdict:
     """How a run stands to an SLO.
 
     ``estimate`` is the sample statistic, ``bound`` its one-sided confidence bound (upper for latencies, lower where
-    higher is better), None where there are too few samples.
+    higher is better), None where there are too few samples. ``over`` counts the samples beyond the target: unlike
+    bounds, counts of several runs add up.
     """
 
     slo: Slo
@@ -142,6 +158,7 @@ class Verdict:
     samples: int
     confidence: float
     note: str = ""
+    over: int | None = None
 
     @property
     def violation(self) -> float | None:
@@ -191,6 +208,21 @@ def quantile_upper_bound(values: Sequence[float], q: float, confidence: float = 
             break
         k -= 1
     return sorted(values)[k - 1] if k <= n else None
+
+
+def quantile_kept(samples: int, over: int, q: float, confidence: float = CONFIDENCE) -> bool:
+    """Whether the q-quantile of a population keeps its target for sure if ``over`` of ``samples`` are beyond it.
+
+    The same as the upper bound of ``quantile_upper_bound`` being at most the target, from the two counts alone.
+    """
+    within = samples - over
+    tail = math.fsum(math.exp(_log_binomial(samples, k, q)) for k in range(max(0, within), samples + 1))
+    return samples > 0 and tail <= 1 - confidence
+
+
+def samples_needed(q: float, confidence: float = CONFIDENCE) -> int:
+    """The fewest samples that can make a q-quantile sure, all of them within the target."""
+    return math.ceil(math.log(1 - confidence) / math.log(q))
 
 
 def _log_binomial(n: int, k: int, q: float) -> float:

@@ -425,6 +425,16 @@ def test_events_tell_the_story(bench: Bench) -> None:
     assert states == ["running", "verifying"]
 
 
+def test_the_search_ends_with_its_joules_and_leaves_those_of_the_verification(bench: Bench) -> None:
+    """GOOD costs 200 to 500 J a run."""
+    budget = Budget(trials=4, verify_pairs=1, joules=Joules(1000.0))
+    study_id = bench.create(one_knob(budget=budget))
+    bench.run(study_id, bench.scripted(GOOD))
+    spent = [trial.result.joules or 0.0 for trial in bench.store.trials(study_id) if trial.result]
+    assert len([trial for trial in bench.store.trials(study_id) if not trial.origin.verifies]) < 4
+    assert sum(spent) <= 1000.0
+
+
 class Hiccup:
     """An evaluator whose first run loses its joules, as a starved machine does."""
 

@@ -194,3 +194,11 @@ def test_two_pools_are_not_ours() -> None:
         with pytest.raises(ConfigError, match="one engine"):
             run_trial(job().model_copy(update={"deployment": deployment}), rig.build, ignore)
         assert not rig.built
+
+
+def test_a_window_beyond_hope_ends_early_and_is_a_miss() -> None:
+    doomed = job(window=1.5).model_copy(update={"slos": ("e2e:p90<1ms",)})
+    result = run_trial(doomed, Rig().build, ignore)
+    assert result.window < 1.2
+    assert not result.feasible
+    assert result.verdicts[0].state == "violated"

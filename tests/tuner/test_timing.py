@@ -1,0 +1,35 @@
+"""The budget in seconds and in joules, before and after a restart."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from energyopt.core.clock import FakeClock
+from energyopt.core.study import Budget, Event
+from energyopt.core.units import Joules, Seconds
+from tuner.timing import FINISHED, Timing
+
+
+def test_joules_are_a_budget_of_their_own() -> None:
+    timing = Timing(Budget(trials=99, verify_pairs=1, joules=Joules(1000.0)), FakeClock(), ())
+    assert timing.fits_another  # nothing is known yet
+    timing.note(Seconds(1.0), ran=True, joules=Joules(250.0))
+    assert timing.fits_another  # 750 left for one trial and a pair
+    timing.note(Seconds(1.0), ran=True, joules=Joules(250.0))
+    assert timing.fits(2)
+    assert not timing.fits_another
+
+
+def test_what_was_not_measured_costs_nothing_that_is_known() -> None:
+    timing = Timing(Budget(trials=99, joules=Joules(1.0)), FakeClock(), ())
+    timing.note(Seconds(1.0), ran=True)
+    assert timing.fits(1000)
+
+
+def test_joules_spent_before_a_restart_count() -> None:
+    data = {"seconds": 5.0, "ran": True, "joules": 900.0}
+    events = [Event(id=1, at=datetime(2026, 1, 1, tzinfo=UTC), kind=FINISHED, data=data)]
+    timing = Timing(Budget(trials=99, joules=Joules(1000.0)), FakeClock(), events)
+    assert not timing.fits(1)
+    timing.limit(Budget(trials=99, joules=Joules(5000.0)))
+    assert timing.fits(4)
