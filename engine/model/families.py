@@ -11,11 +11,24 @@ from .family import Family
 from .gemma3 import GEMMA3
 from .gpt_oss import GPT_OSS
 from .hf_config import HfConfig
+from .kimi_linear import KIMI_LINEAR
 from .llama import LLAMA
 from .qwen import QWEN2, QWEN3, QWEN3_MOE
+from .qwen3_next import QWEN3_NEXT
 from .spec import DecoderSpec
 
-FAMILIES: tuple[Family[Any], ...] = (LLAMA, QWEN2, QWEN3, QWEN3_MOE, GEMMA3, GPT_OSS, DEEPSEEK_V2, DEEPSEEK_V3)
+FAMILIES: tuple[Family[Any], ...] = (
+    LLAMA,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    GEMMA3,
+    GPT_OSS,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    QWEN3_NEXT,
+    KIMI_LINEAR,
+)
 
 
 def family_of(config: HfConfig) -> Family[Any]:

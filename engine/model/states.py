@@ -26,8 +26,8 @@ class StateMoves:
 
     @cached_property
     def read(self) -> torch.Tensor:
-        """Blocks (sequences,) that hold the states before; any block where there is none."""
-        return self._blocks([max(0, span.start - 1) for span in self._spans])
+        """Blocks (sequences,) that hold the states before; where there is none, that of the state behind."""
+        return self._blocks([(span.start or span.stop) - 1 for span in self._spans])
 
     @cached_property
     def write(self) -> torch.Tensor:

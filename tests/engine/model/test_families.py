@@ -142,6 +142,42 @@ CASES = {
             "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
         },
     ),
+    "qwen3-next": Case(
+        "Qwen3NextConfig",
+        "Qwen3NextForCausalLM",
+        {
+            **MOE,
+            "initializer_range": 0.1,
+            "num_hidden_layers": 4,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+            "head_dim": 16,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 20,
+            "mlp_only_layers": [1],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 6,
+        },
+        blocks=26,
+    ),
+    "kimi-linear": Case(
+        "KimiLinearConfig",
+        "KimiLinearForCausalLM",
+        {
+            **LATENT,
+            "initializer_range": 0.1,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "num_local_experts": 8,
+            "q_lora_rank": None,
+            "linear_head_dim": 6,
+            "linear_num_heads": 4,
+            "routed_scaling_factor": 1.5,
+        },
+        blocks=26,
+    ),
 }
 
 
