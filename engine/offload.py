@@ -7,6 +7,8 @@ import os
 
 from energyopt.core.clock import Clock
 from energyopt.core.config import EngineConfig, KvConfig
+from energyopt.core.errors import ConfigError
+from energyopt.core.layouts import describe_layout
 
 from .disagg.assembly import open_exchange
 from .disagg.ports import Remote
@@ -19,7 +21,8 @@ from .model.rounded import BITS
 from .models import OpenedModel
 from .mover import TorchMover
 from .native.runner import NativeRunner
-from .runner import TorchRunner
+from .parallel.runner import ParallelRunner
+from .runners import AnyRunner
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +33,7 @@ SECRET = "ENERGYOPT_KV_SECRET"
 def tiers_for(
     config: EngineConfig,
     loaded: OpenedModel,
-    runner: TorchRunner | NativeRunner,
+    runner: AnyRunner,
     clock: Clock,
     *,
     economy: Economy | None = None,
@@ -41,23 +44,31 @@ def tiers_for(
     """
     if not config.kv.tiers:
         return None
-    mover = TorchMover(runner.pool, kv_layout(loaded, runner.cache, kv_form(config, runner)))
+    mover = mover_for(config, loaded, runner)
     economy = economy or Economy()
     chooser = choose_loads(config.kv, economy, mover.block_bytes)
     return open_tiers(config, mover, clock, chooser=chooser, on_load=economy.on_load)
 
 
-def exchange_for(
-    config: EngineConfig, loaded: OpenedModel, runner: TorchRunner | NativeRunner, clock: Clock
-) -> Remote | None:
+def exchange_for(config: EngineConfig, loaded: OpenedModel, runner: AnyRunner, clock: Clock) -> Remote | None:
     """None unless ``config`` says that this engine hands over. Raises what ``open_exchange`` does."""
     if config.kv_transfer is None:
         return None
-    mover = TorchMover(runner.pool, kv_layout(loaded, runner.cache, kv_form(config, runner)))
+    mover = mover_for(config, loaded, runner)
     return open_exchange(config.kv_transfer, mover, clock, secret=os.environ.get(SECRET, "").encode())
 
 
-def kv_form(config: EngineConfig, runner: TorchRunner | NativeRunner) -> str:
+def mover_for(config: EngineConfig, loaded: OpenedModel, runner: AnyRunner) -> TorchMover:
+    """Raises ConfigError where blocks are spread over ranks."""
+    if isinstance(runner, ParallelRunner):
+        raise ConfigError(
+            f"KV tiers and hand-overs are not allowed with the layout {describe_layout(config.layout)}: "
+            "a block is spread over ranks there; they need one rank, tp=1."
+        )
+    return TorchMover(runner.pool, kv_layout(loaded, runner.cache, kv_form(config, runner)))
+
+
+def kv_form(config: EngineConfig, runner: AnyRunner) -> str:
     """What ``kv_layout`` is to know of a runner beside shapes: blocks of two forms must never meet."""
     if isinstance(runner, NativeRunner):
         return f"native {runner.weights}"

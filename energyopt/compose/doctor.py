@@ -20,6 +20,7 @@ from energyopt.core.clock import MonotonicClock
 from energyopt.core.errors import EnergyoptError
 from energyopt.store.database import default_url, open_store
 from engine.models import ALIASES, choose_device, choose_dtype, resolve_model
+from engine.parallel.semaphores import STRIDE, Semaphores
 from kernels.dispatch import available, select_ops
 
 from .machine import describe_machine, library_version
@@ -47,6 +48,7 @@ def diagnose(db: str | None) -> list[Check]:
         "machine": _machine,
         "engine": _engine,
         "kernels": _kernels,
+        "ranks": _ranks,
         "demo model": _demo_model,
         "GPUs": _gpus,
         "energy meter": _meter,
@@ -98,6 +100,14 @@ def _kernels() -> Check:
     problems = "; ".join(f"{name}: {problem}" for name, problem in available(device).items() if problem)
     chosen = f"auto takes {select_ops('auto', device).name}"
     return Check("kernels", "ok", chosen + (f"; not here: {problems}" if problems else ""))
+
+
+def _ranks() -> Check:
+    """Whether several CPU ranks of this host can exchange through memory; raises EngineError where they cannot."""
+    Semaphores(memoryview(bytearray(STRIDE)), 1, lambda: None)
+    gpus = torch.cuda.device_count()
+    over = f"NCCL over {gpus} GPUs" if gpus > 1 else "shared memory"
+    return Check("ranks", "ok", f"a layout such as --tensor-parallel-size 2 runs one process a rank, over {over}")
 
 
 def _demo_model() -> Check:

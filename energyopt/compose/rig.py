@@ -16,10 +16,8 @@ from engine.front import EngineFront
 from engine.kv.economy import Economy, EnergyBetween
 from engine.kv.tiers import Tiers
 from engine.models import OpenedModel
-from engine.native.runner import NativeRunner
 from engine.offload import exchange_for, tiers_for
-from engine.runner import TorchRunner
-from engine.runners import open_runner
+from engine.runners import AnyRunner, open_runner
 from telemetry.cost_model import FittedWeight
 from telemetry.idle import IdlePolicy
 from telemetry.meter import Meter
@@ -52,7 +50,7 @@ class LoadedEngine:
 
     config: EngineConfig
     loaded: OpenedModel
-    runner: TorchRunner | NativeRunner
+    runner: AnyRunner
     meter: Meter
     clock: Clock
     tiers: Tiers | None

@@ -12,9 +12,10 @@ from api.app import create_app
 from api.serve import bind, serve
 from api.services import Services
 from energyopt import __version__
-from energyopt.core.config import Config, EngineConfig, PowerConfig, TierConfig
+from energyopt.core.config import Config, EngineConfig, ParallelLayout, PowerConfig, TierConfig
 from energyopt.core.errors import ConfigError, RequestError
 from energyopt.core.footprint import FootprintConfig, describe_boundary
+from energyopt.core.layouts import describe_layout
 from energyopt.core.records import RequestRecord
 from energyopt.core.slo import Slo
 from energyopt.core.units import format_si
@@ -168,6 +169,7 @@ class _Service:
         lines = [
             f"model {loaded.name} from {loaded.path}, {str(loaded.dtype).removeprefix('torch.')} on {loaded.device}, "
             f"context {loaded.max_model_len}",
+            *describe_ranks(config.layout),
             f"KV pool {cache.num_blocks} blocks of {cache.block_tokens} tokens ({pool})",
             describe_prefix_cache(self.engine.front.stats()),
             *(describe_tier(tier, config) for tier in config.kv.tiers),
@@ -182,6 +184,13 @@ def answer_formats(config: EngineConfig, chat: ChatTemplate | None) -> Formats:
     """How this model writes tool calls and reasoning. Raises ConfigError for a name that is no format."""
     template = None if chat is None else chat.source
     return formats_of(template, tools=config.tool_call_parser, reasoning=config.reasoning_parser)
+
+
+def describe_ranks(layout: ParallelLayout) -> list[str]:
+    """A line about the ranks, where there are several."""
+    if layout.devices == 1:
+        return []
+    return [f"layout {describe_layout(layout)}: {layout.devices} ranks, one process each"]
 
 
 def describe_tier(tier: TierConfig, config: EngineConfig) -> str:
