@@ -180,7 +180,11 @@ class Joined:
             return ends[setup.roles[role]] if role in setup.roles else Alone()
 
         self.place = Place(
-            tensor=end("tensor"), experts=end("experts"), context=end("context"), layers=range(*setup.layers)
+            tensor=end("tensor"),
+            experts=end("experts"),
+            context=end("context"),
+            data=end("data"),
+            layers=range(*setup.layers),
         )
         self.before = links.get(setup.roles.get("before", ""))
         self.behind = links.get(setup.roles.get("behind", ""))

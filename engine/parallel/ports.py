@@ -53,11 +53,13 @@ class Place:
 
     ``tensor`` ranks split heads, columns and rows of each layer; where there are more of them than key/value heads,
     neighbours hold copies of one. ``experts`` ranks hold whole experts each. ``context`` ranks, a part of the tensor
-    ranks that hold the same key/value heads, split the positions of each sequence. ``layers`` are the layers of this
+    ranks that hold the same key/value heads, split the positions of each sequence. ``data`` ranks stand at the same
+    place in other replicas, which have requests of their own and share the experts. ``layers`` are the layers of this
     pipeline stage, None for all of them: the first stage embeds, the last one norms and makes logits.
     """
 
     tensor: Collective = field(default_factory=Alone)
     experts: Collective = field(default_factory=Alone)
     context: Collective = field(default_factory=Alone)
+    data: Collective = field(default_factory=Alone)
     layers: range | None = None
