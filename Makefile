@@ -1,4 +1,4 @@
-# Verbs: run install test check build bench clean. Everything they need they install into .venv.
+# Verbs: run install test check build docs bench clean. Everything they need they install into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,6 +12,7 @@ help:
 	@echo "make test     install what the tests need and run them"
 	@echo "make check    ruff, mypy strict, import rules"
 	@echo "make build    sdist and wheel"
+	@echo "make docs     the documentation, in build/site"
 	@echo "make bench    figures: the engine beside transformers, in one run"
 
 install: $(VENV)/.installed
@@ -48,10 +49,13 @@ build: $(VENV)/.dev
 	rm -rf build dist
 	$(BIN)/python -m build --no-isolation
 
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build --strict --quiet
+
 bench: $(VENV)/.dev
 	GOMP_SPINCOUNT=1000 $(BIN)/pytest -m bench -s tests/bench  # as the program sets it: energyopt/compose/threads.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help install run test check format build bench clean
+.PHONY: help install run test check format build docs bench clean
