@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -75,11 +75,16 @@ def _state_views(slab: torch.Tensor, kept: StateKeeps) -> tuple[torch.Tensor, ..
     return tuple(views)
 
 
-def plan_pool(keeps: Sequence[Kept], block_tokens: int, dtype: torch.dtype) -> PoolPlan:
+def plan_pool(keeps: Sequence[Kept], block_tokens: int, dtype: torch.dtype, *, windows: bool = True) -> PoolPlan:
     """The groups of a rank's layers. ``block_tokens`` is what is asked for; hybrids get a multiple of it.
+
+    Without ``windows``, layers that have one keep everything like the others, so that pipeline stages, which share
+    their block ids, all have one group.
 
     Raises UnsupportedModelError for layers whose tokens take different bytes.
     """
+    if not windows:
+        keeps = [kept if isinstance(kept, StateKeeps) else replace(kept, window=0) for kept in keeps]
     token_bytes = {math.prod(kept.token) * dtype.itemsize for kept in keeps if not isinstance(kept, StateKeeps)}
     state_bytes = max((4 * kept.elements for kept in keeps if isinstance(kept, StateKeeps)), default=0)
     if len(token_bytes) != 1:

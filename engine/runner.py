@@ -51,7 +51,7 @@ class TorchRunner:
         self._threads = usable_threads(config)
         self._sampler = Sampler(config.seed, loaded.tokenizer.eos_ids)
         self._shape = shape or cache_shape(loaded, config)
-        self._plan = plan_pool(loaded.model.keeps, config.kv.block_tokens, loaded.dtype)
+        self._plan = pool_plan(loaded, config)
         self._pool: torch.Tensor | None = allocate_pool(loaded.device, self._plan, self._shape.num_blocks)
         self._views = self._plan.views(self._pool)
         self._graphs = self._decode_graphs(config, loaded.max_model_len, capturer)
@@ -101,7 +101,7 @@ class TorchRunner:
         self._use_threads()
         with torch.inference_mode(), foreign_memory_errors(f"A step of {len(inputs.tokens)} tokens"):
             copy_blocks(pool, inputs)
-            both = torch.tensor((inputs.tokens, inputs.positions())).to(self._device)
+            both = torch.tensor((inputs.tokens, inputs.positions()), dtype=torch.int64).to(self._device)
             hidden = self._model.embed(both[0]) if hidden is None else hidden
             return self._model.forward(hidden, both[1], self._slots(inputs))
 
@@ -181,7 +181,7 @@ def cache_shape(loaded: LoadedModel, config: EngineConfig) -> CacheShape:
 
     Raises ConfigError if that is not one block for each group of layers.
     """
-    plan = plan_pool(loaded.model.keeps, config.kv.block_tokens, loaded.dtype)
+    plan = pool_plan(loaded, config)
     if config.kv.memory_bytes is not None:
         blocks = config.kv.memory_bytes // plan.block_bytes
     else:
@@ -195,6 +195,12 @@ def cache_shape(loaded: LoadedModel, config: EngineConfig) -> CacheShape:
             f"{len(plan.groups)} of them are the least."
         )
     return plan.shape(blocks)
+
+
+def pool_plan(loaded: LoadedModel, config: EngineConfig) -> PoolPlan:
+    """What lies where in the pool of a model, or of one rank's part of it."""
+    whole = loaded.model.is_first and loaded.model.is_last
+    return plan_pool(loaded.model.keeps, config.kv.block_tokens, loaded.dtype, windows=whole)
 
 
 def allocate_pool(device: torch.device, plan: PoolPlan, num_blocks: int) -> torch.Tensor:

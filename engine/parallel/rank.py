@@ -20,6 +20,7 @@ from ..inputs import StepInputs
 from ..models import choose_device, load_model
 from ..runner import TorchRunner, cache_shape, device_identity
 from .fabric import GroupTransport, Joined, Setup, SharedTransport, float_slots
+from .groups import pack_groups
 from .guard import Inherited
 from .memory import SharedMemory
 from .message import unpack_inputs
@@ -88,7 +89,13 @@ class Rank:
         """How many blocks this rank has room for, what one takes, and which device it is on."""
         shape = cache_shape(self._loaded, self._setup.config)
         device = device_identity(self._loaded.device)
-        return {"blocks": shape.num_blocks, "bytes_per_block": shape.bytes_per_block, "device": device}
+        return {
+            "blocks": shape.num_blocks,
+            "bytes_per_block": shape.bytes_per_block,
+            "block_tokens": shape.block_tokens,
+            "groups": pack_groups(shape.groups),
+            "device": device,
+        }
 
     def allocate(self, blocks: int) -> None:
         """Take the pool that all ranks have room for."""

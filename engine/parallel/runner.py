@@ -18,14 +18,16 @@ import torch
 
 from energyopt.core.clock import Clock
 from energyopt.core.config import EngineConfig
-from energyopt.core.errors import EngineError
+from energyopt.core.errors import ConfigError, EngineError
 from energyopt.core.units import Bytes, Seconds
 
-from ..batch import Batch, CacheShape, StepResult
+from ..batch import Batch, CacheShape, Sampled, StepResult
 from ..inputs import step_inputs
+from ..kv.layout import GroupSpec
 from ..models import OpenedModel, usable_threads
 from ..sampler import Sampler
 from .fabric import Backend, Wiring
+from .groups import unpack_groups
 from .launcher import Launcher
 from .layout import check_model_layout
 from .memory import SharedMemory
@@ -60,9 +62,9 @@ def processes(names: Sequence[str], memory: SharedMemory) -> Crew:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A batch that the ranks compute."""
+    """A batch for each replica, which the ranks compute."""
 
-    batch: Batch
+    batches: tuple[Batch, ...]
     start: Seconds
 
 
@@ -84,13 +86,14 @@ class ParallelRunner:
     ) -> None:
         check_model_layout(opened.spec, config.layout)
         self._clock = clock
-        self._sampler = Sampler(config.seed)
+        self._sampler = Sampler(config.seed, opened.tokenizer.eos_ids)
         self._vocab = opened.spec.vocab
         self._topology = topology = Topology(config.layout, opened.spec.layers)
         self.depth = config.layout.pp
         chosen: Backend = backend or ("nccl" if opened.device.type == "cuda" else "shared")
         self._wiring = Wiring(topology, chosen, config.max_num_seqs * self._vocab * 4, self.depth + 1)
-        self._logits = self._wiring.logits(0)
+        self.replicas = config.layout.dp
+        self._logits = [self._wiring.logits(replica) for replica in range(self.replicas)]
         self._folder = Path(tempfile.mkdtemp(prefix="energyopt-ranks-"))
         self._flights: deque[_Flight] = deque()
         self._answered = 0
@@ -115,26 +118,49 @@ class ParallelRunner:
         self.start(batch)
         return self.finish()
 
+    def run_all(self, batches: Sequence[Batch]) -> list[StepResult]:
+        """One step of all replicas, a batch for each; their records share its time by the tokens that each computed."""
+        self._depart(tuple(batches))
+        return self._land()
+
     def start(self, batch: Batch) -> None:
         """Give a batch to the ranks. Raises EngineError if ``depth`` of them are under way, or if a rank is gone."""
-        if len(self._flights) >= self.depth:
-            raise EngineError(f"{self.depth} batches are under way; the oldest must be finished first.")
-        self._flights.append(_Flight(batch, self._clock.now()))
-        self._ranks.send(Kind.STEP, pack_inputs(step_inputs(batch)))
+        self._depart((batch,))
 
     def finish(self) -> StepResult:
         """The result of the oldest batch under way; blocks. Steps of a pipeline overlap, their records do not: each
         begins where the one before ended."""
+        return self._land()[0]
+
+    def _depart(self, batches: tuple[Batch, ...]) -> None:
+        if len(self._flights) >= self.depth:
+            raise EngineError(f"{self.depth} batches are under way; the oldest must be finished first.")
+        if len(batches) != self.replicas:
+            raise EngineError(f"{len(batches)} batches do not fit {self.replicas} replicas.")
+        self._flights.append(_Flight(batches, self._clock.now()))
+        for replica, batch in enumerate(batches):
+            self._ranks.send(Kind.STEP, pack_inputs(step_inputs(batch)), self._topology.members(replica))
+
+    def _land(self) -> list[StepResult]:
         flight = self._flights.popleft()
-        logits = self._next_logits()
-        requests = [item.request for item in flight.batch.items if item.sample]
+        sampled = [self._sample(batch, self._next_logits(number)) for number, batch in enumerate(flight.batches)]
+        self._answered += 1
+        at, self._end = max(flight.start, self._end), self._clock.now()
+        whole = sum(batch.num_tokens for batch in flight.batches)
+        results: list[StepResult] = []
+        for batch, tokens in zip(flight.batches, sampled, strict=True):
+            until = Seconds(at + (self._end - at) * batch.num_tokens / max(1, whole))
+            results.append(StepResult(tokens, at, until))
+            at = until
+        return results
+
+    def _sample(self, batch: Batch, logits: torch.Tensor) -> list[Sampled | None]:
+        requests = [item.request for item in batch.items if item.sample]
         if len(logits) != len(requests):
             raise EngineError(f"The ranks gave {len(logits)} rows of logits for {len(requests)} requests.")
         with torch.inference_mode():
             chosen = iter(self._sampler.sample(logits, requests))
-        sampled = [next(chosen) if item.sample else None for item in flight.batch.items]
-        start, self._end = max(flight.start, self._end), self._clock.now()
-        return StepResult(sampled, start, self._end)
+        return [next(chosen) if item.sample else None for item in batch.items]
 
     def close(self) -> None:
         self._flights.clear()
@@ -150,14 +176,13 @@ class ParallelRunner:
             raise EngineError("The runner is closed.")
         return self._crew
 
-    def _next_logits(self) -> torch.Tensor:
+    def _next_logits(self, replica: int) -> torch.Tensor:
         """(rows, vocab) in shared memory, valid until ``depth`` more steps were started."""
-        kind, body = self._ranks.receive(self._topology.speaker(0).rank)
+        kind, body = self._ranks.receive(self._topology.speaker(replica).rank)
         if kind is not Kind.RESULT or len(body) != RESULT.size:
             raise EngineError(f"A rank answered a step with {kind.name}.")
         (rows,) = RESULT.unpack(body)
-        slot = self._logits[self._answered % len(self._logits)]
-        self._answered += 1
+        slot = self._logits[replica][self._answered % (self.depth + 1)]
         return slot[: rows * self._vocab].view(rows, self._vocab)
 
     def _start(self, opened: OpenedModel, config: EngineConfig) -> CacheShape:
@@ -175,11 +200,24 @@ class ParallelRunner:
         for seat in seats:
             self._ready(seat.rank)
         ranks.started()
+        tokens, groups = _common(offers, config)
         size = sum(int(offer["bytes_per_block"]) for offer in offers) // config.layout.dp
-        return CacheShape(blocks, config.kv.block_tokens * config.layout.dcp, Bytes(size))
+        return CacheShape(blocks, tokens * config.layout.dcp, Bytes(size), groups)
 
     def _ready(self, rank: int) -> dict[str, Any]:
         kind, body = self._ranks.receive(rank)
         if kind is not Kind.READY:
             raise EngineError(f"A rank began with {kind.name}.")
         return unpack(body)
+
+
+def _common(offers: Sequence[dict[str, Any]], config: EngineConfig) -> tuple[int, tuple[GroupSpec, ...]]:
+    """The tokens of a block and the groups of layers, which are every rank's. Raises ConfigError if they are not."""
+    tokens, groups = int(offers[0]["block_tokens"]), unpack_groups(offers[0]["groups"])
+    if any((int(offer["block_tokens"]), unpack_groups(offer["groups"])) != (tokens, groups) for offer in offers):
+        raise ConfigError(
+            f"pp = {config.layout.pp} is not allowed: this model's stages would keep different things of a sequence."
+        )
+    if groups and config.layout.dcp > 1:
+        raise ConfigError(f"dcp = {config.layout.dcp} is not allowed for a model with windows or recurrent states.")
+    return tokens, groups

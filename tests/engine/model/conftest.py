@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,40 @@ def drive(loaded: LoadedModel, config: EngineConfig, prompts: Sequence[Sequence[
     while loop.step():
         scheduler.check_integrity()
     return [request.output for request in requests]
+
+
+class Threads:
+    """One rank of several that are threads of this process. Satisfies ``Collective``."""
+
+    def __init__(self, rank: int, shared: list[Any], barrier: threading.Barrier) -> None:
+        self.rank = rank
+        self.size = len(shared)
+        self._shared = shared
+        self._barrier = barrier
+
+    def all_gather(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
+        self._shared[self.rank] = part
+        self._barrier.wait(60)
+        parts = [one.clone() for one in self._shared]
+        self._barrier.wait(60)
+        assert len({one.shape for one in parts}) == 1
+        return parts
+
+    def all_reduce(self, part: torch.Tensor) -> torch.Tensor:
+        return torch.stack(list(self.all_gather(part))).sum(0)
+
+
+def in_ranks(size: int, work: Callable[[Threads], Any]) -> list[Any]:
+    shared: list[Any] = [None] * size
+    barrier = threading.Barrier(size)
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(work, [Threads(rank, shared, barrier) for rank in range(size)]))
+
+
+@pytest.fixture(scope="session", name="in_ranks")
+def in_ranks_fixture() -> Callable[[int, Callable[[Threads], Any]], list[Any]]:
+    """Runs a function in as many threads as there are ranks, each with its collective; gives what they return."""
+    return in_ranks
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +17,20 @@ from engine.inputs import step_inputs
 from engine.model.source import WHOLE, Part
 from engine.model.step import Keeps
 from engine.models import load_model
-from engine.parallel.ports import Place
+from engine.parallel.ports import Alone, Collective, Place
 from engine.request import Request, SamplingParams
 from engine.runner import TorchRunner
 
+InRanks = Callable[[int, Callable[[Collective], Any]], list[Any]]
 PROMPTS = ([5, 6, 7, 8, 9, 10, 11], [99] * 21, [3])
 
 
-class Threads:
-    """One rank of several that are threads of this process. Satisfies ``Collective``."""
+class Lonely(Alone):
+    """One of several ranks as far as its part of the weights goes; it is never asked to talk."""
 
-    def __init__(self, rank: int, shared: list[Any], barrier: threading.Barrier) -> None:
+    def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
-        self.size = len(shared)
-        self._shared = shared
-        self._barrier = barrier
-
-    def all_gather(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
-        self._shared[self.rank] = part
-        self._barrier.wait(60)
-        parts = [one.clone() for one in self._shared]
-        self._barrier.wait(60)
-        assert len({one.shape for one in parts}) == 1
-        return parts
-
-    def all_reduce(self, part: torch.Tensor) -> torch.Tensor:
-        return torch.stack(list(self.all_gather(part))).sum(0)
-
-
-def in_ranks(size: int, work: Callable[[Threads], torch.Tensor]) -> list[torch.Tensor]:
-    shared: list[Any] = [None] * size
-    barrier = threading.Barrier(size)
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(work, [Threads(rank, shared, barrier) for rank in range(size)]))
+        self.size = size
 
 
 def batch() -> Batch:
@@ -76,10 +55,10 @@ def config(
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_tensor_ranks_give_the_logits_of_one(config: EngineConfig, size: int) -> None:
+def test_tensor_ranks_give_the_logits_of_one(config: EngineConfig, in_ranks: InRanks, size: int) -> None:
     whole = TorchRunner(load_model(config), config, FakeClock()).logits(batch())
 
-    def logits(ranks: Threads) -> torch.Tensor:
+    def logits(ranks: Collective) -> torch.Tensor:
         loaded = load_model(config, Place(tensor=ranks))
         assert loaded.model.keeps[0] == Keeps((2, 1, 16))
         return TorchRunner(loaded, config, FakeClock()).logits(batch())
@@ -119,7 +98,7 @@ def test_a_rank_reads_its_part_of_the_weights(config: EngineConfig, monkeypatch:
         return sum(seen)
 
     whole = elements(Place())
-    halves = [elements(Place(tensor=Threads(rank, [None] * 2, threading.Barrier(2)))) for rank in range(2)]
+    halves = [elements(Place(tensor=Lonely(rank, 2))) for rank in range(2)]
     assert sum(halves) == whole
     assert max(halves) <= whole // 2 + 2 * 64  # vocabulary of odd size
     assert sum(elements(Place(layers=part)) for part in (range(1), range(1, 2))) == whole + tied_table(config)
@@ -138,7 +117,7 @@ def tied_table(config: EngineConfig) -> int:
 
 @pytest.mark.parametrize(
     "place",
-    [Place(tensor=Threads(0, [None] * 3, threading.Barrier(3))), Place(layers=range(1, 3)), Place(layers=range(0))],
+    [Place(tensor=Lonely(0, 3)), Place(layers=range(1, 3)), Place(layers=range(0))],
     ids=["heads", "layers", "none"],
 )
 def test_a_place_that_does_not_divide_the_model_is_refused(tiny_config: EngineConfig, place: Place) -> None:
