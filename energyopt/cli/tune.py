@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from energyopt.compose.results import open_session
 from energyopt.compose.study import PlannedStudy, TuneRequest, create_study, plan_study
+from energyopt.compose.study_files import plan_file, read_study_file
 from energyopt.compose.warm_start import Machine, warm_start
 from energyopt.core.config import parse_config
+from energyopt.core.errors import ConfigError
+from energyopt.core.footprint import FootprintConfig
 from energyopt.core.study import Sampler
 from energyopt.core.units import format_duration, parse_seconds
 
@@ -35,7 +39,12 @@ from .run import run_and_print
 
 def tune(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Alias (smollm2-135m), GGUF file or Hugging Face directory.")],
+    model: Annotated[
+        str | None, typer.Argument(help="Alias (smollm2-135m), GGUF file or Hugging Face directory.")
+    ] = None,
+    study: Annotated[
+        Path | None, typer.Option("--study", help="A study file instead of a model and options (`energyopt study`).")
+    ] = None,
     slo: Annotated[
         list[str] | None, typer.Option("--slo", help="Latency SLO such as ttft:p90<500ms; repeat for several.")
     ] = None,
@@ -75,45 +84,41 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Find the configuration with the most tokens per joule that keeps the SLO, and verify it against the default."""
-    request = parse_config(
-        TuneRequest,
-        {
-            "model": model,
-            "slos": tuple(slo or ()),
-            "quick": quick,
-            "trials": trials,
-            "time_limit": None if time_limit is None else parse_seconds(time_limit),
-            "window": None if window is None else parse_seconds(window),
-            "pairs": pairs,
-            "concurrency": concurrency,
-            "seed": seed,
-            "sampler": sampler,
-            "meter": meter,
-            "device": device,
-            "dtype": dtype,
-            "max_model_len": max_model_len,
-            "footprint": footprint_config(pue, grid_intensity, electricity_price, currency),
-            "kv": tier_settings(context.params),
-        },
-    )
-    planned = plan_study(request)
+    if (model is None) == (study is None):
+        raise ConfigError("Give a model, or --study FILE; one of them and not both.")
+    if study is not None:
+        planned = plan_file(read_study_file(study))
+    else:
+        footprint = footprint_config(pue, grid_intensity, electricity_price, currency)
+        planned = plan_study(_request(context.params, footprint))
     console = message_console()
     if dry_run:
-        _show_plan(result_console() if not as_json else console, planned)
+        show_plan(result_console() if not as_json else console, planned)
         if as_json:
             print_json(planned.document())
         return
-    _show_plan(console, planned)
+    show_plan(console, planned)
     session = open_session(db, out)
     study_id = create_study(session, planned)
     if hardware is not None:
         with console.status("simulating where to begin"):
-            begun = warm_start(session, study_id, Machine(hardware, model, constants))
+            begun = warm_start(
+                session, study_id, Machine(hardware, planned.spec.baseline.decode.engine.model, constants)
+            )
         console.print(f"  {begun} of the first trials are chosen by simulation; they are measured like the others")
     run_and_print(session, study_id, as_json=as_json)
 
 
-def _show_plan(console: Console, planned: PlannedStudy) -> None:
+def _request(options: Mapping[str, Any], footprint: FootprintConfig) -> TuneRequest:
+    """What the options (a Typer context's ``params``) ask for: an option with the name of a field is that field."""
+    durations = {name: options[name] and parse_seconds(options[name]) for name in ("time_limit", "window")}
+    own = {name: options[name] for name in TuneRequest.model_fields if name in options}
+    slos = {"slos": tuple(options["slo"] or ())}
+    return parse_config(TuneRequest, {**own, **durations, **slos, "footprint": footprint, "kv": tier_settings(options)})
+
+
+def show_plan(console: Console, planned: PlannedStudy) -> None:
+    """What a study will do, before it does it."""
     spec = planned.spec
     console.print(f"[bold]{spec.name}[/]  SLO: {', '.join(spec.slos)}")
     console.print(

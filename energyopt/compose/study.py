@@ -37,6 +37,9 @@ TRIAL_COMMAND = (sys.executable, "-P", "-c", "import sys; from energyopt.cli.tri
 LAUNCH_SECONDS = 8.0
 """Start of one trial's process until it takes load: import of torch 2 s, a model of 135M from GGUF 2-4 s (2 cores)."""
 
+EVALUATOR_KEY = "evaluator"
+"""Where a study keeps which evaluator it runs on, among the facts of its machine; absent is the embedded engine."""
+
 DEFAULT_SLOS = ("ttft:p90<2s", "itl:p99<1s")
 QUICK_SLOS = ("ttft:p90<3s", "itl:p99<2s")
 """Loose enough for a shared virtual machine: a first study should end in a comparison."""

@@ -1,0 +1,44 @@
+"""Which evaluator a study wants, as data: it is stored with the study and read again when it resumes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from energyopt.core.config import Config
+
+Kind = Literal["embedded", "endpoint", "vllm", "sglang", "simulator", "replay"]
+
+NEEDS: dict[Kind, tuple[str, ...]] = {"endpoint": ("url",), "simulator": ("hardware",), "replay": ("study",)}
+"""Fields that a kind cannot do without."""
+
+
+class EvaluatorChoice(Config):
+    """``kind`` and what it needs.
+
+    ``command`` starts the external engine where its name is not on the path; ``arguments`` are handed to it as they
+    are. ``energy_url`` is a metrics page with joules (an agent, DCGM's exporter) where this host's sensors do not see
+    the engine's devices.
+    """
+
+    kind: Kind = "embedded"
+    url: str | None = Field(None, description="endpoint: where a server answers, ending before /v1.")
+    served_model: str | None = Field(None, description="endpoint: the name to ask for; default: its first one.")
+    command: tuple[str, ...] = Field((), description="vllm, sglang: the program and its first words.")
+    arguments: tuple[str, ...] = Field((), description="vllm, sglang: further words, unchanged.")
+    environment: tuple[str, ...] = Field((), description="vllm, sglang: NAME=value, beside this process's own.")
+    energy_url: str | None = None
+    hardware: str | None = Field(None, description="simulator: a GPU by name or file.")
+    constants: str | None = Field(None, description="simulator: calibrated constants.")
+    study: str | None = Field(None, description="replay: the stored study whose results are given again.")
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> EvaluatorChoice:
+        for field in NEEDS.get(self.kind, ()):
+            if not getattr(self, field):
+                raise ValueError(f"the evaluator {self.kind} needs {field}")
+        for word in self.environment:
+            if "=" not in word or word.startswith("="):
+                raise ValueError(f"environment {word!r} is not NAME=value")
+        return self
