@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -101,35 +102,66 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class Postgres:
+    """Debian's server in ``folder``, on a socket there, without fsync: a machine that fails is not what tests need."""
+
+    def __init__(self, folder: Path) -> None:
+        binaries = sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=_release)
+        prefix = _as_postgres()
+        if not binaries or prefix is None:
+            reason = "no PostgreSQL: set ENERGYOPT_TEST_PG_URL or install the package postgresql"
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason)
+            pytest.skip(reason)
+        self._folder, self._data, binary = folder, folder / "data", Path(binaries[-1])
+        self.url = f"postgresql://postgres@/postgres?host={folder}"
+        self._control = [*prefix, str(binary / "pg_ctl"), "-D", str(self._data), "-w"]
+        if prefix:
+            shutil.chown(folder, "postgres", "postgres")
+        initdb = [str(binary / "initdb"), "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8"]
+        _run([*prefix, *initdb, "--locale=C", "--no-sync"], folder)
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.write(f"listen_addresses=''\nunix_socket_directories='{folder}'\nfsync=off\n")
+
+    def start(self) -> None:
+        _run([*self._control, "-l", str(self._folder / "log"), "start"], self._folder)
+
+    def stop(self) -> None:
+        _run([*self._control, "-m", "immediate", "stop"], self._folder)
+
+    def kill(self) -> None:
+        """``kill -9`` of the server; its children end when they see that it is gone."""
+        os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """The address of a server that may create databases: a given one, or Debian's started here without fsync."""
+    """The address of a server that may create databases: a given one, or one that is started here."""
     given = os.environ.get("ENERGYOPT_TEST_PG_URL")
     if given:
         yield given
         return
-    binaries = sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=_release)
-    prefix = _as_postgres()
-    if not binaries or prefix is None:
-        reason = "no PostgreSQL: set ENERGYOPT_TEST_PG_URL or install the package postgresql"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    with _postgres() as server:
+        yield server.url
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A server that nobody else uses, to be killed."""
+    with _postgres() as server:
+        yield server
+
+
+@contextmanager
+def _postgres() -> Iterator[Postgres]:
     folder = Path(tempfile.mkdtemp(prefix="energyopt-pg-"))
-    data, binary = folder / "data", Path(binaries[-1])
-    if prefix:
-        shutil.chown(folder, "postgres", "postgres")
     try:
-        initdb = [str(binary / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8"]
-        _run([*prefix, *initdb, "--locale=C", "--no-sync"], folder)
-        with (data / "postgresql.conf").open("a") as file:
-            file.write(f"listen_addresses=''\nunix_socket_directories='{folder}'\nfsync=off\n")
-        control = [*prefix, str(binary / "pg_ctl"), "-D", str(data), "-w"]
-        _run([*control, "-l", str(folder / "log"), "start"], folder)
+        server = Postgres(folder)
+        server.start()
         try:
-            yield f"postgresql://postgres@/postgres?host={folder}"
+            yield server
         finally:
-            _run([*control, "-m", "immediate", "stop"], folder)
+            server.stop()
     finally:
         shutil.rmtree(folder)
 

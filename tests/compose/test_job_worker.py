@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -191,6 +192,31 @@ def test_killed_workers_lose_nothing_finished(url: str, store: ServiceStore) -> 
         attempts = [trial.attempts for trial in store.studies.trials(study)]
         assert max(attempts) <= 3
         assert sum(attempts) <= len(attempts) + 2
+
+
+def test_a_killed_database_loses_nothing_finished(own_postgres: Any) -> None:
+    """``kill -9`` of the server in the middle of studies: workers wait, and finish once it is back."""
+    store = open_service_store(own_postgres.url)
+    ids = [store.jobs.submit(toy_spec(trials=8, pairs=2, seed=n), {}, labels={})[0] for n in range(2)]
+
+    def done() -> dict[tuple[str, int], str]:
+        trials = {(study, trial.number): trial for study in ids for trial in store.studies.trials(study)}
+        return {key: trial.model_dump_json() for key, trial in trials.items() if trial.state is TrialState.DONE}
+
+    with spawn(own_postgres.url) as worker:
+        wait_for(lambda: len(done()) >= 3, "trials end")
+        finished = done()
+        own_postgres.kill()
+        time.sleep(1.0)
+        with pytest.raises(StoreError):
+            store.studies.study(ids[0])
+        assert worker.poll() is None, "the worker waits for it"
+        own_postgres.start()
+        wait_for(lambda: all(store.studies.study(study).state.terminal for study in ids), "all studies end")
+        worker.kill()
+    assert finished.items() <= done().items(), "what was finished is as it was"
+    assert [store.studies.study(study).state for study in ids] == [StudyState.SUCCEEDED] * 2
+    store.close()
 
 
 def test_several_workers_share_the_studies(url: str, store: ServiceStore) -> None:
