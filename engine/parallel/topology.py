@@ -87,6 +87,10 @@ class Topology:
         """The rank whose logits are taken: the first tensor rank of the replica's last stage."""
         return self.seats[(replica + 1) * self.layout.pp * self.layout.tp - self.layout.tp]
 
+    def members(self, replica: int) -> tuple[int, ...]:
+        """The ranks of a replica."""
+        return tuple(seat.rank for seat in self.seats if seat.replica == replica)
+
     def groups(self) -> tuple[Group, ...]:
         """Every group of more than one rank, each once."""
         found = {
