@@ -83,10 +83,10 @@ class Limits:
 class Services:
     """The bundle. ``model_names`` holds the served name first, then its aliases; ``energy`` is None without a meter.
 
-    ``created`` is the Unix time reported for the model, ``formats`` how it writes tool calls and reasoning. ``hands_over``: the engine takes
-    ``kv_transfer_params``. ``kv_events`` tells routers what becomes of cached blocks. With ``api_key`` or
-    ``tenants`` (tenant by key) every route under ``/v1`` asks for one of the keys. Raises ConfigError without a model
-    name or with an empty key.
+    ``created`` is the Unix time reported for the model, ``formats`` how it writes tool calls and reasoning.
+    ``hands_over``: the engine takes ``kv_transfer_params``. ``kv_events`` tells routers what becomes of
+    cached blocks. With ``api_key`` or ``tenants`` (tenant by key) every route under ``/v1`` asks for one of the keys.
+    Raises ConfigError without a model name or with an empty key.
     """
 
     engine: ServingEngine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from energyopt.core.errors import RequestError
 from engine.parsers.events import OutputParser
@@ -104,8 +104,8 @@ class Reading:
     ``opened``: the prompt began the reasoning. ``calls_before``: how many calls the conversation holds already.
     """
 
-    formats: Formats = Formats()
-    wish: ToolWish = ToolWish()
+    formats: Formats = field(default_factory=Formats)
+    wish: ToolWish = field(default_factory=ToolWish)
     opened: bool = False
     calls_before: int = 0
     show_reasoning: bool = True

@@ -20,7 +20,7 @@ from energyopt.core.units import Bytes
 from .batch import Batch, CacheShape, Sampled, ScheduledRequest, StepResult
 from .fake_kv import FakeKv, prefix_digest
 from .request import Request, TokenLogprobs
-from .sampler import Sampler
+from .sampler import Sampler, accepted
 
 LOWERCASE = range(97, 123)
 
@@ -70,6 +70,10 @@ class FakeRunner:
     def devices(self) -> tuple[str, ...]:
         return self._devices
 
+    @property
+    def max_draft_tokens(self) -> int:
+        return 16
+
     def run(self, batch: Batch) -> StepResult:
         """Compute the batch. Raises EngineError at ``fail_at``, on a second thread, after ``close`` or on bad KV."""
         self._check_call()
@@ -107,17 +111,20 @@ class FakeRunner:
         request = item.request
         digest = self._kv.newest(request, item.start - 1) if item.start else 0
         digests: list[int] = []
-        for token in request.tokens(item.start, item.start + item.count):
+        for token in item.tokens():
             digest = prefix_digest(digest, token)
             digests.append(digest)
         self._kv.write(request, item.start, digests)
-        return self._sample(request, digest) if item.sample else None
-
-    def _sample(self, request: Request, digest: int) -> Sampled:
+        if not item.sample:
+            return None
+        rows = digests[len(digests) - 1 - len(item.draft) :]
         if self._random is not None:
-            return self._random.sample(request, digest)
+            return self._random.sample(request, rows, item.draft)
+        return accepted([self._sample(request, row, ahead) for ahead, row in enumerate(rows)], item.draft)
+
+    def _sample(self, request: Request, digest: int, ahead: int) -> Sampled:
         if self._say is not None:
-            token = self._say[len(request.output) % len(self._say)]
+            token = self._say[(len(request.output) + ahead) % len(self._say)]
         else:
             token = self._vocabulary[digest % len(self._vocabulary)]
         wanted = request.params.logprobs
@@ -135,9 +142,10 @@ class RandomLogits:
         self._vocab = vocab
         self._sampler = Sampler(seed, ends)
 
-    def sample(self, request: Request, digest: int) -> Sampled:
-        values = np.random.default_rng(digest).standard_normal(self._vocab, dtype=np.float32)
-        return self._sampler.sample(torch.from_numpy(3 * values)[None], [request])[0]
+    def sample(self, request: Request, digests: Sequence[int], draft: tuple[int, ...] = ()) -> Sampled:
+        """A digest for the next token, and one for the token after each guess."""
+        rows = [np.random.default_rng(digest).standard_normal(self._vocab, dtype=np.float32) for digest in digests]
+        return self._sampler.sample(torch.from_numpy(3 * np.stack(rows)), [request], [draft])[0]
 
 
 class FakeTokenizer:

@@ -31,6 +31,8 @@ from .ports import EngineStats, Tokenizer
 from .request import Request, SamplingParams
 from .scheduler import Scheduler
 from .service import EngineService, Hooks, ignore
+from .speculative.assembly import drafts_for
+from .speculative.depth import EnergyBetween
 from .stream import Stream
 from .structured.llg import LlGuides
 from .structured.ports import GuideMaker
@@ -46,6 +48,7 @@ class EngineFront:
 
     ``on_step`` and ``on_request`` are called on that thread, before the outputs they belong to are delivered. If one
     of them raises, the engine dies as it does when the runner raises: every pending request gets EngineDeadError.
+    ``energy`` tells the joules between two times, for decisions that weigh them; it must be quick.
     ``close`` closes the runner, ``tiers`` and ``remote`` too. Raises ConfigError for a cache configuration that does
     not fit the runner's groups of layers.
     """
@@ -61,6 +64,7 @@ class EngineFront:
         tiers: LowerTiers | None = None,
         remote: Remote | None = None,
         guides: GuideMaker | None = None,
+        energy: EnergyBetween | None = None,
         on_step: Callable[[StepRecord], None] = ignore,
         on_request: Callable[[RequestRecord], None] = ignore,
     ) -> None:
@@ -77,6 +81,7 @@ class EngineFront:
             self._coordinator,
             max_model_len=max_model_len,
             eos_ids=tokenizer.eos_ids,
+            drafts=drafts_for(config.speculative_config, runner, energy),
             depth=as_pipeline(runner).depth,
         )
         self._service = EngineService(scheduler, runner, self._intake, turnover, clock, Hooks(on_step, on_request))

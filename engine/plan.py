@@ -30,6 +30,17 @@ class Plan:
         (self._decodes if is_decode(item) else self._prefills).append(item)
         self.budget -= count
 
+    @property
+    def decodes(self) -> tuple[ScheduledRequest, ...]:
+        """The decodes so far, in order."""
+        return tuple(self._decodes)
+
+    def lengthen(self, number: int, draft: tuple[int, ...]) -> None:
+        """Let the decode of that number be followed by guesses, which its blocks must have room for."""
+        item = self._decodes[number]
+        self._decodes[number] = ScheduledRequest(item.request, item.start, 1 + len(draft), True, draft)
+        self.budget -= len(draft)
+
     def batch(self, copies: tuple[BlockCopy, ...]) -> Batch:
         return Batch((*self._decodes, *self._prefills), copies)
 

@@ -14,6 +14,7 @@ from .batch import CacheShape
 from .kv.ports import TierCounts
 from .output import Output
 from .request import SamplingParams
+from .speculative.ports import DraftCounts
 
 
 class Tokenizer(Protocol):
@@ -60,7 +61,8 @@ class EngineStats:
     ``prompt_tokens_by_source`` sums to the prompt tokens of admitted requests. ``loading`` requests wait for blocks
     from a lower tier (they count as waiting too); ``load_failures`` had to compute instead. ``min_hit_tokens`` is the
     shortest prefix that can be hit, None without prefix caching; ``retention_interval`` None keeps every block.
-    ``tiers`` are the counters of each tier below the device, the fastest first.
+    ``tiers`` are the counters of each tier below the device, the fastest first. ``drafts`` is None where nothing is
+    guessed.
     """
 
     running: int = 0
@@ -80,6 +82,7 @@ class EngineStats:
     min_hit_tokens: int | None = None
     retention_interval: int | None = None
     tiers: tuple[TierCounts, ...] = ()
+    drafts: DraftCounts | None = None
 
 
 class ServingEngine(Protocol):

@@ -25,7 +25,8 @@ class SamplingParams:
     ``logit_bias`` holds pairs of token id and what is added to its logit. Before ``min_tokens`` nothing but a stop
     string or a completed guide ends the answer. ``guide`` is the form that the answer must have. A lower ``priority``
     is admitted earlier. ``timeout`` is how long after its arrival the request may still run. ``skip_special_tokens``
-    False leaves the names of special tokens in the text. ``transfer`` makes the request one leg of a hand-over. Raises RequestError naming the OpenAI field when a value is
+    False leaves the names of special tokens in the text. ``transfer`` makes the request one leg of a
+    hand-over. Raises RequestError naming the OpenAI field when a value is
     out of range.
     """
 

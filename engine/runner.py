@@ -76,12 +76,18 @@ class TorchRunner:
     def devices(self) -> tuple[str, ...]:
         return (device_identity(self._device),)
 
+    @property
+    def max_draft_tokens(self) -> int:
+        """Rows of one request that are sampled in one step, but for the first: a prefill's chunk by its shape."""
+        return 16
+
     def run(self, batch: Batch) -> StepResult:
         start = self._clock.now()
         logits = self.logits(batch)
         requests = [item.request for item in batch.items if item.sample]
+        drafts = [item.draft for item in batch.items if item.sample]
         with torch.inference_mode(), foreign_memory_errors(f"Sampling for {len(requests)} requests"):
-            chosen = iter(self._sampler.sample(logits, requests))
+            chosen = iter(self._sampler.sample(logits, requests, drafts))
         sampled = [next(chosen) if item.sample else None for item in batch.items]
         self._wait()
         return StepResult(sampled, start, self._clock.now())

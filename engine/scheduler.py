@@ -6,27 +6,27 @@ runner's result. All methods belong to one thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from energyopt.core.config import EngineConfig
 from energyopt.core.errors import EngineError
-from energyopt.core.records import FinishReason, Phase, StepShare
-from energyopt.core.units import Seconds
+from energyopt.core.records import FinishReason
 
-from .batch import Batch, Sampled, StepResult
+from .batch import Batch, StepResult
 from .counters import Counters
 from .ending import Endings
 from .flights import Flights
 from .kv.coordinator import Admission, KvCoordinator
 from .kv.prefix import NO_HIT, PrefixHit
-from .plan import Plan, is_decode
+from .plan import Plan
 from .policy import AdmissionPolicy, PriorityFirst
 from .request import Request, Status
-from .settled import NewToken, Settled
+from .settled import Settled
+from .settlement import Settlement
+from .speculative.drafts import Drafts
 from .validate import check_fits, check_length
 from .waiting import WaitingQueue
 
-_NOTHING_CACHED: Mapping[str, int] = {}
 _MOST_ASKING = 16
 """Requests that may wait for a tier's answer at once; each is asked for again in every step."""
 
@@ -48,6 +48,7 @@ class Scheduler:
         max_model_len: int,
         eos_ids: frozenset[int] = frozenset(),
         policy: AdmissionPolicy | None = None,
+        drafts: Drafts | None = None,
         depth: int = 1,
     ) -> None:
         self.counters = Counters()
@@ -60,7 +61,8 @@ class Scheduler:
         self._running: list[Request] = []
         self._loading: dict[str, tuple[Request, PrefixHit]] = {}
         self._asking: list[Request] = []
-        self._hits: dict[str, Mapping[str, int]] = {}
+        self.drafts = drafts
+        self._settlement = Settlement(cache, self.endings, self.finish, drafts)
         self.lost: list[Request] = []
         """Requests that another engine did not hand over whole, where the policy says to end them then."""
 
@@ -109,6 +111,8 @@ class Scheduler:
         else:
             self._waiting.discard(request)
         self.cache.handovers.used(request)
+        if self.drafts is not None:
+            self.drafts.forget(request)
         request.status = Status.FINISHED
         request.finish_reason = reason
 
@@ -117,6 +121,8 @@ class Scheduler:
         self._take_landed()
         plan = Plan(self._config.max_num_batched_tokens)
         prefills = self._plan_decodes(plan)
+        if self.drafts is not None:
+            self.drafts.add_to(plan, self.cache)
         self._plan_prefills(plan, prefills)
         self._plan_admissions(plan)
         if plan.empty:
@@ -130,33 +136,17 @@ class Scheduler:
 
         Raises EngineError if the result does not answer the batch item by item.
         """
-        if len(result.sampled) != len(batch.items):
-            raise EngineError(f"The runner answered {len(result.sampled)} of {len(batch.items)} scheduled requests.")
         self.flights.land(batch)
-        tokens: list[NewToken] = []
-        shares: list[StepShare] = []
-        hits, commit = self._hits, self.cache.commit
-        for item, sampled in zip(batch.items, result.sampled, strict=True):
-            request, start, count = item.request, item.start, item.count
-            cached = hits.pop(request.id, _NOTHING_CACHED) if hits else _NOTHING_CACHED
-            phase = Phase.DECODE if count == 1 and is_decode(item) else Phase.PREFILL
-            shares.append(StepShare(request.id, phase, count, start, cached))
-            if request.scheduled is None:
-                request.scheduled = result.start
-            if request.status is Status.FINISHED:
-                continue  # while its batch was under way
-            if start + count < request.kv.quiet:  # as ``commit`` would, and a call saved
-                request.num_computed = start + count
-            else:
-                commit(request, start + count)
-            if (sampled is not None) != item.sample:
-                raise EngineError(f"The runner sampled for request {request.id!r} against the batch.")
-            if sampled is not None:
-                self._append(request, sampled, result.end)
-                tokens.append(NewToken(request, sampled))
+        settled = self._settlement.settle(batch, result)
         self.cache.end_step()
-        self.counters.stepped(result.end - result.start, len(tokens))
-        return Settled(tuple(tokens), tuple(shares))
+        self.counters.stepped(result.end - result.start, settled.num_tokens)
+        return settled
+
+    def take_back(self, request: Request, tokens: int) -> None:
+        """Drop the newest tokens of a request that ended before them: at a stop string among accepted guesses."""
+        if tokens:
+            del request.output[-tokens:], request.token_times[-tokens:]
+            self.counters.output_tokens -= tokens
 
     def check_integrity(self) -> None:
         """Raise EngineError if a block is lost, or held by somebody who neither runs nor loads. O(pool)."""
@@ -252,7 +242,7 @@ class Scheduler:
         """A request takes its place among the running ones; what it hit is counted at its first admission."""
         if request.num_preemptions == 0:
             request.cached_tokens, request.cached_by_tier = hit.tokens, dict(hit.by_tier)
-            self._hits[request.id] = request.cached_by_tier
+            self._settlement.hits[request.id] = request.cached_by_tier
             self.counters.admitted(len(request.prompt), hit.by_tier)
         request.status = Status.RUNNING
         self._running.append(request)
@@ -289,11 +279,3 @@ class Scheduler:
         self._waiting.push(victim)
         self.counters.preemptions += 1
         return victim
-
-    def _append(self, request: Request, sampled: Sampled, at: Seconds) -> None:
-        """Add a sampled token and end the request if the token ends it: at the latest at the end of the context."""
-        request.output.append(sampled.token)
-        request.token_times.append(at)
-        reason = self.endings.reason(request)
-        if reason is not None:
-            self.finish(request, reason)

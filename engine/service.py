@@ -7,7 +7,7 @@ detokenizer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from energyopt.core.clock import Clock
@@ -16,7 +16,7 @@ from energyopt.core.records import FinishReason, RequestRecord, StepRecord
 from energyopt.core.units import Seconds
 
 from .backlog import Turnover
-from .batch import Runner
+from .batch import Runner, Sampled
 from .deadlines import Deadlines
 from .intake import Intake, Mail
 from .output import Output
@@ -125,26 +125,35 @@ class EngineService:
         self._send([self._answer(new, record.end) for new in settled.tokens])
 
     def _answer(self, new: NewToken, at: Seconds) -> tuple[Stream, Output]:
-        """The output that a new token makes. A token that ends the request by its id adds no text."""
-        request, sampled = new.request, new.sampled
-        stream = self._streams[request.id]
-        silent = request.finish_reason is FinishReason.STOP and self._scheduler.endings.by_id(request)
-        text = "" if silent else stream.detokenizer.add(sampled.token)
-        if request.finish_reason is not None:
-            text += stream.detokenizer.flush()
+        """The output that new tokens make. A token that ends the request by its id adds no text."""
+        request = new.request
+        stream, given = self._streams[request.id], (new.sampled, *new.sampled.more)
+        text, kept = self._text_of(stream, given)
         if stream.detokenizer.stopped:
             self._scheduler.finish(request, FinishReason.STOP)
             request.finish_reason = FinishReason.STOP  # also when the same token exhausted max_tokens
-        logprobs = (sampled.logprobs,) if sampled.logprobs is not None else ()
+            self._scheduler.take_back(request, len(given) - kept)
         return stream, Output(
             request.id,
             text,
-            (sampled.token,),
-            logprobs,
+            tuple(one.token for one in given[:kept]),
+            tuple(one.logprobs for one in given[:kept] if one.logprobs is not None),
             request.finish_reason,
             self._record(stream, at),
             request.kv.offer,
         )
+
+    def _text_of(self, stream: Stream, given: Sequence[Sampled]) -> tuple[str, int]:
+        """The text of new tokens, and how many of them came up to the end of a stop string, if there is one."""
+        request, text = stream.request, ""
+        for number, one in enumerate(given, 1):
+            ended = number == len(given) and request.finish_reason is not None
+            silent = ended and request.finish_reason is FinishReason.STOP and self._scheduler.endings.by_id(request)
+            text += "" if silent else stream.detokenizer.add(one.token)
+            text += stream.detokenizer.flush() if ended else ""
+            if stream.detokenizer.stopped:
+                return text, number
+        return text, len(given)
 
     def _end(self, streams: Iterable[Stream], reason: FinishReason) -> None:
         """End streams that still live before their time; text that was held back is sent."""
@@ -202,6 +211,7 @@ class EngineService:
             load_failures=cache.load_failures,
             min_hit_tokens=cache.layout.grain if cache.prefix_caching else None,
             retention_interval=cache.retention.interval,
+            drafts=None if scheduler.drafts is None else scheduler.drafts.snapshot(),
         )
 
 

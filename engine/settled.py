@@ -12,9 +12,10 @@ from .request import Request
 
 @dataclass(slots=True)
 class NewToken:
-    """A token that was just appended to ``request``; the request's ``finish_reason`` is set if it was the last.
+    """What was just appended to ``request``: a token, and those in ``sampled.more``.
 
-    Never changed; not frozen, for speed: a step makes one for each request.
+    The request's ``finish_reason`` is set if the last of them ended it. Never changed; not frozen, for speed: a step
+    makes one for each request.
     """
 
     request: Request
@@ -27,3 +28,8 @@ class Settled:
 
     tokens: tuple[NewToken, ...]
     shares: tuple[StepShare, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Output tokens of the step: one for each request that sampled, and more where guesses came true."""
+        return sum(1 + len(new.sampled.more) for new in self.tokens)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from .account_catalog import ACCOUNT, STORE
 from .control_catalog import CONTROL
 from .device_catalog import AGENT, DEVICE
+from .draft_catalog import DRAFTS
 from .metric import PREFIX, Kind, Metric, own
 from .router_catalog import ROUTER
 from .tier_catalog import TIERS
@@ -163,6 +164,10 @@ VLLM_TPOT = _vllm(
     "request_time_per_output_token_seconds", "histogram", "Mean time per output token of a request.", buckets=GAPS
 )
 VLLM_E2E = _vllm("e2e_request_latency_seconds", "histogram", "Arrival to end of a request.", buckets=LATENCY)
+VLLM_QUEUE = _vllm("request_queue_time_seconds", "histogram", "Arrival to first step.", buckets=LATENCY)
+VLLM_PREFILL = _vllm("request_prefill_time_seconds", "histogram", "First step to first token.", buckets=LATENCY)
+VLLM_DECODE = _vllm("request_decode_time_seconds", "histogram", "First token to last token.", buckets=LATENCY)
+VLLM_INFERENCE = _vllm("request_inference_time_seconds", "histogram", "First step to last token.", buckets=LATENCY)
 VLLM_PROMPT_LENGTH = _vllm("request_prompt_tokens", "histogram", "Prompt tokens of a request.", buckets=LENGTHS)
 VLLM_OUTPUT_LENGTH = _vllm("request_generation_tokens", "histogram", "Output tokens of a request.", buckets=LENGTHS)
 
@@ -209,6 +214,11 @@ CATALOG: tuple[Metric, ...] = (
     VLLM_ITL,
     VLLM_TPOT,
     VLLM_E2E,
+    VLLM_QUEUE,
+    VLLM_PREFILL,
+    VLLM_DECODE,
+    VLLM_INFERENCE,
+    *DRAFTS,
     VLLM_PROMPT_LENGTH,
     VLLM_OUTPUT_LENGTH,
 )

@@ -15,6 +15,7 @@ from energyopt.core.results import EnergyTotal
 from . import catalog
 from .account_catalog import ACCOUNT
 from .catalog import Metric
+from .draft_metrics import DraftView, draft_families
 from .families import family
 from .owners import ANONYMOUS
 from .tier_metrics import TierView, tier_families
@@ -56,6 +57,8 @@ class StatsView(Protocol):
     def retention_interval(self) -> int | None: ...
     @property
     def tiers(self) -> Sequence[TierView]: ...
+    @property
+    def drafts(self) -> DraftView | None: ...
 
 
 class ServingMetrics:
@@ -88,6 +91,8 @@ class ServingMetrics:
             self._observe(None, catalog.VLLM_TPOT, record.tpot)
         for gap in record.gaps:
             self._observe(catalog.ITL, catalog.VLLM_ITL, gap)
+        for metric, seconds in phases(record):
+            self._observe(None, metric, seconds)
         self._observe(None, catalog.VLLM_PROMPT_LENGTH, record.prompt_tokens)
         self._observe(None, catalog.VLLM_OUTPUT_LENGTH, record.output_tokens)
 
@@ -129,6 +134,8 @@ class StatsCollector(Collector):
             if vllm is not None:
                 yield family(vllm, {(self._model, ENGINE): value})
         yield from self._tokens(stats)
+        if stats.drafts is not None:
+            yield from draft_families(self._model, ENGINE, stats.drafts)
         yield from tier_families(self._model, ENGINE, stats.tiers)
 
     def _tokens(self, stats: StatsView) -> Iterator[Family]:
@@ -164,9 +171,26 @@ _VLLM_HISTOGRAMS = (
     catalog.VLLM_ITL,
     catalog.VLLM_TPOT,
     catalog.VLLM_E2E,
+    catalog.VLLM_QUEUE,
+    catalog.VLLM_PREFILL,
+    catalog.VLLM_DECODE,
+    catalog.VLLM_INFERENCE,
     catalog.VLLM_PROMPT_LENGTH,
     catalog.VLLM_OUTPUT_LENGTH,
 )
+
+
+def phases(record: RequestRecord) -> Iterator[tuple[Metric, float]]:
+    """How long a request waited, and how long its parts took, as far as it came; in vLLM's terms."""
+    begun, first = record.scheduled, record.first_token
+    if begun is None:
+        return
+    yield catalog.VLLM_QUEUE, begun - record.arrival
+    if first is not None:
+        last = record.token_times[-1]
+        yield catalog.VLLM_PREFILL, first - begun
+        yield catalog.VLLM_DECODE, last - first
+        yield catalog.VLLM_INFERENCE, last - begun
 
 
 def _usage(stats: StatsView) -> float | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from energyopt.core.config import EngineConfig, parse_config
+from energyopt.core.errors import ConfigError
 from energyopt.core.units import parse_bytes, parse_interval
 
 from .kv_options import tier_settings
@@ -20,6 +22,8 @@ def engine_config(options: Mapping[str, Any]) -> EngineConfig:
     Raises ConfigError where they do not fit together.
     """
     own = {name: options[name] for name in EngineConfig.model_fields if name in options}
+    if isinstance(own.get("speculative_config"), str):
+        own["speculative_config"] = _json(own["speculative_config"])
     memory = options["kv_cache_memory_bytes"]
     cache = {
         "block_tokens": options["block_size"],
@@ -32,3 +36,11 @@ def engine_config(options: Mapping[str, Any]) -> EngineConfig:
     return parse_config(
         EngineConfig, {**own, "layout": layout_settings(options), "kv": {**cache, **tier_settings(options)}}
     )
+
+
+def _json(text: str) -> object:
+    """What an option says in JSON. Raises ConfigError."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f'--speculative-config is no JSON ({error}); an example: {{"method": "ngram"}}.') from error

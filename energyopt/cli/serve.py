@@ -79,6 +79,9 @@ def serve(
     max_num_queued_reqs: Annotated[int, typer.Option(min=1, help="Waiting requests before 503.")] = 1024,
     tool_call_parser: Annotated[str, typer.Option(help="Format of tool calls, such as hermes.")] = "auto",
     reasoning_parser: Annotated[str, typer.Option(help="Format of reasoning, such as qwen3.")] = "auto",
+    speculative_config: Annotated[
+        str | None, typer.Option(metavar="JSON", help='Guess tokens, as {"method": "ngram"}; default: do not.')
+    ] = None,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens in one KV block.")] = 16,
     enable_prefix_caching: PrefixCaching = True,
     kv_cache_memory_bytes: Annotated[str | None, typer.Option(help="KV pool, such as 2GiB.")] = None,

@@ -80,6 +80,7 @@ class LoadedEngine:
             on_request=on_request,
             tiers=self.tiers,
             remote=self.remote,
+            energy=_energy_of(self.meter) if self.meter.channels else None,
         )
         return RunningEngine(self.loaded, front, self.meter)
 

@@ -158,6 +158,29 @@ class KvTransferConfig(Config):
         return self
 
 
+class SpeculativeConfig(Config):
+    """Guessing tokens and verifying several in one step; the names are those of vLLM's ``--speculative-config``.
+
+    ``ngram`` guesses what followed the last ``prompt_lookup_min`` to ``prompt_lookup_max`` tokens earlier in the same
+    request. With ``adaptive`` the depth, up to ``num_speculative_tokens``, is the one with the least joules per token
+    (the least time where joules are not measured), and 0 where none saves anything.
+    """
+
+    method: Literal["ngram"] = "ngram"
+    num_speculative_tokens: int = Field(4, ge=1, le=16)
+    prompt_lookup_max: int = Field(4, ge=1, le=16)
+    prompt_lookup_min: int = Field(2, ge=1, le=16)
+    adaptive: bool = True
+
+    @model_validator(mode="after")
+    def _lengths_are_in_order(self) -> SpeculativeConfig:
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise ValueError(
+                f"prompt_lookup_min {self.prompt_lookup_min} is above prompt_lookup_max {self.prompt_lookup_max}"
+            )
+        return self
+
+
 class EngineConfig(Config):
     """One engine instance.
 
@@ -182,6 +205,7 @@ class EngineConfig(Config):
     max_num_seqs: int = Field(64, ge=1)
     max_num_batched_tokens: int = Field(2048, ge=1)
     max_num_queued_reqs: int = Field(1024, ge=1)
+    speculative_config: SpeculativeConfig | None = None
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     kv: KvConfig = KvConfig()

@@ -28,6 +28,7 @@ from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecor
 from energyopt.core.results import Scope, Source
 from energyopt.core.units import Hertz, Seconds, Watts
 from engine.kv.ports import TierCounts
+from engine.speculative.ports import DraftCounts
 from telemetry.control.leased import HeldLease
 from telemetry.control.loop import GovernorLoop
 from telemetry.control.metrics import ControlCollector
@@ -61,6 +62,7 @@ class Load:
 
     running, waiting, blocks_used, blocks_total = 3, 2, 25, 100
     loading, load_failures, min_hit_tokens, retention_interval = 1, 0, 16, 0
+    drafts = DraftCounts(drafts=5, drafted=20, accepted=7, depth=4)
 
     def __init__(self, seconds: float) -> None:
         self.prompt_tokens = round(PROMPT * seconds)

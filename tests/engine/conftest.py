@@ -20,6 +20,7 @@ from engine.kv.ports import LowerTiers
 from engine.request import Request, SamplingParams, Status
 from engine.scheduler import Scheduler
 from engine.settled import Settled
+from engine.speculative.drafts import Drafts
 from engine.step import StepLoop
 
 
@@ -43,6 +44,8 @@ class Rig:
         retention_interval: int | None = 0,
         match_tokens: int | None = None,
         speculative: bool = False,
+        random_vocab: int | None = None,
+        drafts: Drafts | None = None,
     ) -> None:
         if groups:
             block_tokens = groups[0].block_tokens
@@ -54,7 +57,7 @@ class Rig:
         )
         shape = CacheShape(num_blocks, block_tokens, Bytes(1), groups)
         self.clock = FakeClock()
-        self.runner = FakeRunner(shape, self.clock, step_time=self._inspect, say=say)
+        self.runner = FakeRunner(shape, self.clock, step_time=self._inspect, say=say, random_vocab=random_vocab)
         self.cache = KvCoordinator(
             shape,
             prefix_caching=prefix_caching,
@@ -65,7 +68,7 @@ class Rig:
             speculative=speculative,
             chunk_tokens=max_num_batched_tokens,
         )
-        self.scheduler = Scheduler(self.config, self.cache, max_model_len=max_model_len, eos_ids=eos_ids)
+        self.scheduler = Scheduler(self.config, self.cache, max_model_len=max_model_len, eos_ids=eos_ids, drafts=drafts)
         self.batches: list[Batch] = []
         self.records: list[StepRecord] = []
         self._loop = StepLoop(self.scheduler, self.runner, self._emit)
@@ -126,7 +129,7 @@ class Rig:
         for item in batch.items:
             assert item.count > 0
             assert item.start == item.request.num_computed
-            assert item.sample == (item.start + item.count == item.request.num_tokens)
+            assert item.sample == (item.start + item.count - len(item.draft) == item.request.num_tokens)
             assert len(item.request.block_ids) * self.cache.shape.block_tokens >= item.start + item.count
         self.batches.append(batch)
         return 0.01

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from energyopt.core.results import EnergyTotal, Scope, Source
 from energyopt.core.slo import Slo
 from energyopt.core.units import Hertz, Joules, Seconds, Watts
 from energyopt.store.energy_writer import WriterStats
+from engine.speculative.ports import DraftCounts
 from telemetry.agent_metrics import AgentCollector, ChunkCounts, CollectorHealth
 from telemetry.catalog import CATALOG, PREFIX
 from telemetry.control.fake import FakeChannel
@@ -76,6 +78,9 @@ class Stats:
     step_seconds: float = 2.5
     loading: int = 1
     load_failures: int = 4
+    drafts: DraftCounts | None = field(
+        default_factory=lambda: DraftCounts(drafts=5, drafted=20, accepted=7, depth=4, by_place=Counter({0: 4, 1: 3}))
+    )
     min_hit_tokens: int | None = 256
     retention_interval: int | None = 0
     tiers: tuple[Tier, ...] = (Tier("host", failures={"corrupt": 1}), Tier("disk"))
@@ -93,6 +98,7 @@ RECORD = RequestRecord(
     output_tokens=3,
     finish_reason=FinishReason.LENGTH,
     token_times=(Seconds(10.5), Seconds(10.6), Seconds(12.0)),
+    scheduled=Seconds(10.2),
 )
 
 
@@ -150,6 +156,31 @@ def test_the_effective_cache_settings_are_visible(clock: FakeClock, interval: in
     assert found.get(at("energyopt_kv_retention_interval_tokens", model="m")) == shown
     assert found[at("energyopt_requests_loading", model="m")] == 1
     assert found[at("energyopt_kv_load_failures_total", model="m")] == 4
+
+
+def test_guesses_are_counted_by_outcome_and_place(clock: FakeClock) -> None:
+    found = page(Exporter(running(clock, FakeSource(clock)), "m", Stats))
+    vllm = {"model_name": "m", "engine": "0"}
+    assert found[at("energyopt_draft_tokens_total", model="m", outcome="accepted")] == 7
+    assert found[at("energyopt_draft_tokens_total", model="m", outcome="rejected")] == 13
+    assert found[at("energyopt_draft_depth", model="m")] == 4
+    assert found[at("vllm:spec_decode_num_drafts_total", **vllm)] == 5
+    assert found[at("vllm:spec_decode_num_draft_tokens_total", **vllm)] == 20
+    assert found[at("vllm:spec_decode_num_accepted_tokens_total", **vllm)] == 7
+    assert found[at("vllm:spec_decode_num_accepted_tokens_per_pos_total", **vllm, position="1")] == 3
+    none = page(Exporter(running(clock, FakeSource(clock)), "m", lambda: Stats(drafts=None)))
+    assert not [name for name, _ in none if "draft" in name]
+
+
+def test_the_parts_of_a_request_are_timed_as_far_as_it_came(clock: FakeClock) -> None:
+    exporter = Exporter(running(clock, FakeSource(clock)), "m", Stats)
+    for record in (RECORD, replace(RECORD, token_times=()), replace(RECORD, scheduled=None)):
+        exporter.observe_request(record)
+    found, vllm = page(exporter), {"model_name": "m", "engine": "0"}
+    want = {"queue": (0.4, 2), "prefill": (0.3, 1), "decode": (1.5, 1), "inference": (1.8, 1)}
+    for part, (seconds, count) in want.items():
+        assert found[at(f"vllm:request_{part}_time_seconds_sum", **vllm)] == pytest.approx(seconds)
+        assert found[at(f"vllm:request_{part}_time_seconds_count", **vllm)] == count
 
 
 def test_a_scrape_reads_no_sensor(clock: FakeClock) -> None:
