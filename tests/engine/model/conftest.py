@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import EngineConfig, KvConfig
 from energyopt.core.units import Bytes, Seconds
+from engine.batch import Batch
 from engine.kv.configured import cache_for
 from engine.models import LoadedModel, load_model
 from engine.request import Request, SamplingParams
@@ -72,6 +74,72 @@ def drive(loaded: LoadedModel, config: EngineConfig, prompts: Sequence[Sequence[
     while loop.step():
         scheduler.check_integrity()
     return [request.output for request in requests]
+
+
+class Recorder(TorchRunner):
+    """Keeps every row of logits by request and by the number of tokens it follows. ``compute`` replaces the model."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        compute: Callable[[Batch], torch.Tensor] | None = None,
+    ) -> None:
+        super().__init__(loaded, config, MonotonicClock())
+        self.rows: dict[tuple[str, int], torch.Tensor] = {}
+        self._compute = compute or super().logits
+
+    def logits(self, batch: Batch) -> torch.Tensor:
+        rows = self._compute(batch)
+        for item, row in zip((item for item in batch.items if item.sample), rows, strict=True):
+            self.rows[item.request.id, item.start + item.count] = row
+        return rows
+
+
+def record(
+    config: EngineConfig,
+    prompts: Sequence[Sequence[int]],
+    new: int,
+    make: Callable[[type[Recorder]], Recorder] | None = None,
+) -> tuple[list[Request], dict[tuple[str, int], torch.Tensor]]:
+    """Greedy continuations through scheduler, cache and runner, and the logits that were sampled from."""
+    runner = make(Recorder) if make else Recorder(load_model(config), config)
+    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=256)
+    loop = StepLoop(scheduler, runner, lambda settled, record: None)
+    params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
+    requests = [Request(f"r{i}", tuple(prompt), params, Seconds(float(i))) for i, prompt in enumerate(prompts)]
+    for request in requests:
+        scheduler.add(request)
+    while loop.step():
+        scheduler.check_integrity()
+    return requests, runner.rows
+
+
+def save_family(directory: Path, config: str, model: str, values: dict[str, Any]) -> Any:
+    """Write a random model of any of transformers' families, with a tokenizer; returns transformers' model of it."""
+    torch.manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = getattr(transformers, config)(**values)
+        made._attn_implementation = "eager"
+        oracle = getattr(transformers, model)(made).eval()
+        for name, value in [*oracle.named_parameters(), *oracle.named_buffers()]:
+            if name.endswith(("norm.weight", ".bias", "sinks", "correction_bias", "_bias")):
+                torch.nn.init.normal_(value, mean=1.0 if "norm" in name else 0.0, std=0.3)
+        oracle.save_pretrained(directory)
+    words = {chr(48 + i): i for i in range(values["vocab_size"])}
+    Tokenizer(models.WordLevel(words, unk_token="0")).save(str(directory / "tokenizer.json"))
+    return oracle
+
+
+@pytest.fixture(scope="session", name="record")
+def record_fixture() -> Callable[..., Any]:
+    return record
+
+
+@pytest.fixture(scope="session")
+def family_saver() -> Callable[..., Any]:
+    return save_family
 
 
 class Threads:

@@ -6,7 +6,6 @@ that is sampled from is compared with transformers' for the same text.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,21 +13,19 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from energyopt.core.clock import FakeClock
 from energyopt.core.config import EngineConfig, KvConfig
-from energyopt.core.units import Bytes, Seconds
-from engine.batch import Batch, CacheShape
+from energyopt.core.units import Bytes
+from engine.batch import Batch
 from engine.inputs import step_inputs
-from engine.kv.configured import cache_for
-from engine.models import LoadedModel, load_model
+from engine.models import load_model
 from engine.parallel.ports import Collective, Place
-from engine.request import Request, SamplingParams
-from engine.runner import TorchRunner, pool_plan
-from engine.scheduler import Scheduler
-from engine.step import StepLoop
+from engine.request import Request
+from engine.runner import TorchRunner, cache_shape, pool_plan
 
+Save = Callable[[Path, str, str, dict[str, Any]], Any]
+Record = Callable[..., tuple[list[Request], dict[tuple[str, int], torch.Tensor]]]
 InRanks = Callable[[int, Callable[[Collective], Any]], list[Any]]
 TOLERANCE = 1e-4
 BASE: dict[str, Any] = {
@@ -77,7 +74,7 @@ class Case:
     model: str
     changes: dict[str, Any] = field(default_factory=dict)
     blocks: int = 22
-    """Of a pool that four sequences of 36 tokens outgrow."""
+    """Of a pool that four sequences of 28 tokens outgrow."""
 
 
 CASES = {
@@ -184,23 +181,6 @@ CASES = {
 }
 
 
-class Recorder(TorchRunner):
-    """Keeps every row of logits by request and by the number of tokens it follows."""
-
-    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
-        super().__init__(loaded, config, FakeClock())
-        self.rows: dict[tuple[str, int], torch.Tensor] = {}
-
-    def computed(self, batch: Batch) -> torch.Tensor:
-        return super().logits(batch)
-
-    def logits(self, batch: Batch) -> torch.Tensor:
-        rows = self.computed(batch)
-        for item, row in zip((item for item in batch.items if item.sample), rows, strict=True):
-            self.rows[item.request.id, item.start + item.count] = row
-        return rows
-
-
 @dataclass(frozen=True)
 class Tiny:
     """A checkpoint on disk, and transformers' model of it."""
@@ -208,6 +188,7 @@ class Tiny:
     directory: Path
     oracle: Any
     blocks: int
+    record: Record
 
     def config(self, **changes: Any) -> EngineConfig:
         kv = {"block_tokens": 4, "memory_bytes": Bytes(2**20), **changes.pop("kv", {})}
@@ -220,56 +201,25 @@ class Tiny:
             logits: torch.Tensor = self.oracle(torch.tensor([tokens])).logits[0]
         return logits
 
+    def serve(self, config: EngineConfig, prompts: list[list[int]], new: int, make: Any = None) -> list[Request]:
+        """Greedy continuations, with every row of logits compared."""
+        requests, rows = self.record(config, prompts, new, make)
+        for request in requests:
+            wanted = self.expected([*request.prompt, *request.output])
+            assert wanted.std() > 0.1  # a model that says nothing would agree with everything
+            for count in range(len(request.prompt), request.num_tokens):
+                assert (rows[request.id, count] - wanted[count - 1]).abs().max() <= TOLERANCE
+        return requests
+
 
 @pytest.fixture(scope="module", params=CASES)
-def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+def tiny(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, family_saver: Save, record: Record
+) -> Tiny:
     case = CASES[request.param]
     directory = tmp_path_factory.mktemp("family")
-    torch.manual_seed(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        config = getattr(transformers, case.config)(**{**BASE, **case.changes})
-        config._attn_implementation = "eager"
-        model = getattr(transformers, case.model)(config).eval()
-        for name, value in [*model.named_parameters(), *model.named_buffers()]:
-            if name.endswith(("norm.weight", ".bias", "sinks", "correction_bias", "_bias")):
-                torch.nn.init.normal_(value, mean=1.0 if "norm" in name else 0.0, std=0.3)
-        model.save_pretrained(directory)
-    make: Any = transformers.PreTrainedTokenizerFast
-    tokenizer = make(tokenizer_object=letters())
-    tokenizer.save_pretrained(directory)
-    return Tiny(directory, model, case.blocks)
-
-
-def letters() -> Any:
-    from tokenizers import Tokenizer, models
-
-    return Tokenizer(models.WordLevel({chr(48 + i): i for i in range(64)}, unk_token="0"))
-
-
-def serve(
-    tiny: Tiny,
-    config: EngineConfig,
-    prompts: Sequence[Sequence[int]],
-    new: int,
-    make: Callable[[EngineConfig], Recorder] | None = None,
-) -> list[Request]:
-    """Greedy continuations through scheduler, cache and runner, with every row of logits compared on the way."""
-    runner = make(config) if make else Recorder(load_model(config), config)
-    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=256)
-    loop = StepLoop(scheduler, runner, lambda settled, record: None)
-    params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
-    requests = [Request(f"r{i}", tuple(prompt), params, Seconds(float(i))) for i, prompt in enumerate(prompts)]
-    for request in requests:
-        scheduler.add(request)
-    while loop.step():
-        scheduler.check_integrity()
-    for request in requests:
-        wanted = tiny.expected([*request.prompt, *request.output])
-        assert wanted.std() > 0.1  # a model that says nothing would agree with everything
-        for count in range(len(request.prompt), request.num_tokens):
-            assert (runner.rows[request.id, count] - wanted[count - 1]).abs().max() <= TOLERANCE
-    return requests
+    model = family_saver(directory, case.config, case.model, {**BASE, **case.changes})
+    return Tiny(directory, model, case.blocks, record)
 
 
 def prompts(*lengths: int) -> list[list[int]]:
@@ -279,16 +229,16 @@ def prompts(*lengths: int) -> list[list[int]]:
 
 def test_chunks_unequal_lengths_and_prefix_hits(tiny: Tiny) -> None:
     long, *others = prompts(61, 5, 18, 1)
-    served = serve(tiny, tiny.config(), [long, *others, [*long[:50], 9, 8, 7], long, [*long, 4, 4]], 6)
+    served = tiny.serve(tiny.config(), [long, *others, [*long[:50], 9, 8, 7], long, [*long, 4, 4]], 6)
     assert max(request.cached_tokens for request in served) >= 32
     assert all(len(request.output) == 6 for request in served)
 
 
 def test_preemption(tiny: Tiny) -> None:
-    roomy = Recorder(load_model(tiny.config()), tiny.config())
-    size = roomy.cache.bytes_per_block
-    need = prompts(7, 9, 6, 8)
-    served = serve(tiny, tiny.config(kv={"memory_bytes": Bytes(tiny.blocks * size)}), need, 28)
+    loaded = load_model(tiny.config())
+    size = cache_shape(loaded, tiny.config()).bytes_per_block
+    small = tiny.config(kv={"memory_bytes": Bytes(tiny.blocks * size)})
+    served = tiny.serve(small, prompts(7, 9, 6, 8), 20)
     assert sum(request.num_preemptions for request in served) > 0
 
 
@@ -296,38 +246,29 @@ def test_tensor_ranks(tiny: Tiny, in_ranks: InRanks) -> None:
     """Two ranks of two for all that is split, experts whole."""
 
     def work(ranks: Collective) -> list[list[int]]:
-        place = Place(tensor=ranks, experts=ranks)
-        served = serve(tiny, tiny.config(), prompts(30, 6), 3, lambda c: Recorder(load_model(c, place), c))
+        place, config = Place(tensor=ranks, experts=ranks), tiny.config()
+        served = tiny.serve(config, prompts(30, 6), 3, lambda recorder: recorder(load_model(config, place), config))
         return [request.output for request in served]
 
     first, second = in_ranks(2, work)
     assert first == second
 
 
-class Stages(Recorder):
-    """Two pipeline stages in one process."""
-
-    def __init__(self, config: EngineConfig, layers: int) -> None:
-        parts = (range(1), range(1, layers))
-        first, last = (load_model(config, Place(layers=part)) for part in parts)
-        super().__init__(last, config)
-        self._first = TorchRunner(first, config, FakeClock(), first_shape(first, config, self.cache.num_blocks))
-
-    def computed(self, batch: Batch) -> torch.Tensor:
-        inputs = step_inputs(batch)
-        return self.head(inputs, self.stage(inputs, self._first.stage(inputs)))
-
-
-def first_shape(loaded: LoadedModel, config: EngineConfig, blocks: int) -> CacheShape:
-    return pool_plan(loaded, config).shape(blocks)
-
-
 def test_pipeline_stages(tiny: Tiny) -> None:
     layers = tiny.oracle.config.num_hidden_layers
     if "linear_attention" in (getattr(tiny.oracle.config, "layer_types", None) or ()):
         pytest.skip("stages of a hybrid keep different things, which the runner over ranks refuses")
-    serve(tiny, tiny.config(), prompts(30, 6), 3, lambda config: Stages(config, layers))
+    config = tiny.config()
+    loaded = [load_model(config, Place(layers=part)) for part in (range(1), range(1, layers))]
+    blocks = min(cache_shape(one, config).num_blocks for one in loaded)
+    first, last = (TorchRunner(one, config, FakeClock(), pool_plan(one, config).shape(blocks)) for one in loaded)
+
+    def logits(batch: Batch) -> torch.Tensor:
+        inputs = step_inputs(batch)
+        return last.head(inputs, last.stage(inputs, first.stage(inputs)))
+
+    tiny.serve(config, prompts(30, 6), 3, lambda recorder: recorder(loaded[1], config, logits))
 
 
 def test_the_plain_operators(tiny: Tiny) -> None:
-    serve(tiny, tiny.config(kernels="reference"), prompts(33, 4), 3)
+    tiny.serve(tiny.config(kernels="reference"), prompts(33, 4), 3)
