@@ -59,3 +59,8 @@ def step_inputs(batch: Batch) -> StepInputs:
     groups = len(batch.items[0].request.other_tables) if batch.items else 0
     others = tuple([item.request.other_tables[group] for item in batch.items] for group in range(groups))
     return StepInputs(tokens, spans, samples, batch.copies, others)
+
+
+def idle_inputs(block: int, groups: int) -> StepInputs:
+    """One row that nobody asked for, in a ``block`` that nobody else has: for ranks that only others need in a step."""
+    return StepInputs([0], [Span(0, 0, 1, [block])], [], others=tuple([[block]] for _ in range(groups - 1)))

@@ -22,7 +22,7 @@ from energyopt.core.errors import ConfigError, EngineError
 from energyopt.core.units import Bytes, Seconds
 
 from ..batch import Batch, CacheShape, Sampled, StepResult
-from ..inputs import step_inputs
+from ..inputs import idle_inputs, step_inputs
 from ..kv.layout import GroupSpec
 from ..models import OpenedModel, usable_threads
 from ..sampler import Sampler
@@ -139,7 +139,9 @@ class ParallelRunner:
             raise EngineError(f"{len(batches)} batches do not fit {self.replicas} replicas.")
         self._flights.append(_Flight(batches, self._clock.now()))
         for replica, batch in enumerate(batches):
-            self._ranks.send(Kind.STEP, pack_inputs(step_inputs(batch)), self._topology.members(replica))
+            spare, groups = self._shape.num_blocks, len(self._shape.all_groups)
+            inputs = step_inputs(batch) if batch.items else idle_inputs(spare, groups)
+            self._ranks.send(Kind.STEP, pack_inputs(inputs), self._topology.members(replica))
 
     def _land(self) -> list[StepResult]:
         flight = self._flights.popleft()
@@ -202,6 +204,8 @@ class ParallelRunner:
         ranks.started()
         tokens, groups = _common(offers, config)
         size = sum(int(offer["bytes_per_block"]) for offer in offers) // config.layout.dp
+        if config.layout.dp > 1:
+            blocks -= 1  # the last one is where a replica without work writes
         return CacheShape(blocks, tokens * config.layout.dcp, Bytes(size), groups)
 
     def _ready(self, rank: int) -> dict[str, Any]:

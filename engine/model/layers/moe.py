@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
+from engine.parallel.rows import gather_rows
 from kernels.ops import ExpertWeights, Scoring
 
 from .loader import Loader
@@ -108,13 +109,14 @@ class SparseMoe:
         self._shared_gate = gate
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        weights, ids = self._route(functional.linear(x.float(), self._router, self._router_bias))
+        rows, own = gather_rows(self._place.data, x)
+        weights, ids = self._route(functional.linear(rows.float(), self._router, self._router_bias))
         if self._spec.scale != 1.0:
             weights = weights * self._spec.scale
         if self._place.experts.size > 1:
             foreign = (ids < self._mine.start) | (ids >= self._mine.stop)
             weights, ids = weights.masked_fill(foreign, 0), (ids - self._mine.start).masked_fill(foreign, 0)
-        out = self._reduce(self._experts(x, weights, ids))
+        out = self._reduce(self._experts(rows, weights, ids))[own]
         if self._shared is None:
             return out
         shared = self._shared(x)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from energyopt.core.clock import FakeClock, MonotonicClock
 from energyopt.core.config import EngineConfig, KvConfig, ParallelLayout
@@ -22,6 +27,7 @@ from engine.models import load_model, open_model
 from engine.parallel.fake import ThreadCrew
 from engine.parallel.launcher import Launcher
 from engine.parallel.memory import SharedMemory
+from engine.parallel.replicas import Conductor
 from engine.parallel.runner import ParallelRunner
 from engine.request import Request, SamplingParams
 from engine.runner import TorchRunner
@@ -33,7 +39,7 @@ LENGTHS = (1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 40)
 """Below, at and above every boundary of blocks of 4 that up to 4 ranks split."""
 
 
-def drive(runner: Runner, config: EngineConfig, lengths: Sequence[int] = LENGTHS, new: int = 10) -> list[list[int]]:
+def drive(runner: Runner, config: EngineConfig, lengths: Sequence[int] = LENGTHS, new: int = 6) -> list[list[int]]:
     """Greedy continuations of one prompt a length; half of the prompts share a prefix."""
     depth = as_pipeline(runner).depth
     scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=512, depth=depth)
@@ -84,13 +90,60 @@ def wanted(config: EngineConfig) -> list[list[int]]:
     return drive(whole(config), config)
 
 
-@pytest.mark.parametrize("sizes", [{"tp": 2}, {"tp": 4}, {"pp": 2}, {"pp": 3}, {"tp": 2, "pp": 2}], ids=str)
+@pytest.fixture(scope="module")
+def sparse(config: EngineConfig, tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
+    """Two layers of eight experts, one key head: what lets experts, positions and replicas be spread."""
+    directory = tmp_path_factory.mktemp("eight-experts")
+    torch.manual_seed(1)
+    shape: dict[str, Any] = {
+        "vocab_size": 257,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "head_dim": 16,
+        "initializer_range": 0.2,
+    }
+    heads: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 1}
+    experts: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape, **heads, **experts, pad_token_id=0)).save_pretrained(directory)
+    shutil.copy(Path(config.model) / "tokenizer.json", directory)
+    return config.model_copy(update={"model": str(directory)})
+
+
+@pytest.mark.parametrize("sizes", [{"tp": 2}, {"pp": 3}, {"tp": 2, "pp": 2}, {"tp": 4, "dcp": 2}], ids=str)
 def test_the_tokens_of_one(config: EngineConfig, wanted: list[list[int]], sizes: dict[str, int]) -> None:
     runner, changed = spread(config, **sizes)
     try:
         assert drive(runner, changed) == wanted
     finally:
         runner.close()
+
+
+@pytest.mark.parametrize("sizes", [{"tp": 2, "ep": 2}, {"tp": 4, "ep": 4, "dcp": 4}], ids=str)
+def test_experts_and_positions_spread_give_the_tokens_of_one(sparse: EngineConfig, sizes: dict[str, int]) -> None:
+    runner, changed = spread(sparse, **sizes)
+    try:
+        assert runner.cache.block_tokens == BLOCK * sizes.get("dcp", 1)
+        assert drive(runner, changed) == drive(whole(sparse), sparse)
+    finally:
+        runner.close()
+
+
+def test_replicas_share_the_experts_and_give_the_tokens_of_one(sparse: EngineConfig) -> None:
+    """Each has requests of its own, at its own pace: the second has fewer, and then nothing to compute."""
+    runner, changed = spread(sparse, dp=2, ep=2)
+    first, second = Conductor(runner).replicas
+    with ThreadPoolExecutor(2) as pool:
+        long = pool.submit(drive, first, changed)
+        short = pool.submit(drive, second, changed, LENGTHS[:3])
+        assert long.result(60) == drive(whole(sparse), sparse)
+        assert short.result(60) == drive(whole(sparse), sparse, LENGTHS[:3])
+    first.close()
+    assert second.run(Batch((ScheduledRequest(request([1, 2]), 0, 2, True),))).sampled[0] is not None
+    second.close()
+    with pytest.raises(EngineError, match="closed"):
+        second.run(Batch(()))
 
 
 def test_it_says_what_it_is(config: EngineConfig) -> None:
