@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -71,6 +73,9 @@ def _no_obstacle(device: torch.device) -> str | None:
 def _triton_obstacle(device: torch.device) -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed (pip install energyopt[gpu])"
+    release = importlib.metadata.version("triton")
+    if tuple(int(part) for part in re.findall(r"\d+", release)[:2]) < OLDEST_TRITON:
+        return f"triton {release} is too old: it must be {'.'.join(map(str, OLDEST_TRITON))} or newer"
     if device.type == "cpu":
         knobs = importlib.import_module("triton").knobs
         return None if knobs.runtime.interpret else "a CPU runs it only in Triton's interpreter (TRITON_INTERPRET=1)"
@@ -95,6 +100,8 @@ IMPLEMENTATIONS = (
 """In the order in which ``auto`` tries them."""
 
 CPU = torch.device("cpu")
+OLDEST_TRITON = (3, 5)
+"""Older releases lack what the kernels use; as in pyproject.toml."""
 
 
 def select_ops(name: str, device: torch.device = CPU, choices: Choices = NOTHING) -> Ops:

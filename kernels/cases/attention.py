@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .. import kv_copy, merge_states, paged_decode, paged_prefill, rope, rope_scaling
+from .. import kv_copy, merge_states, paged_decode, paged_prefill, rope, rope_scaling, store_rows
 from ..platform import Arch
 from ..twins import kv_copy as plain_copy
 from ..twins import merge_states as plain_merge
@@ -104,6 +104,38 @@ def _rope(make: Maker, small: bool) -> Work:
     return Work(op, twin, (query, key, value, positions, cos, sin, keys, values, slots), 2 * size_of(query, key, value))
 
 
+def _rope_by_row(make: Maker, small: bool) -> Work:
+    """As an engine's layer calls it: angles of the rows rather than tables, whole heads turned."""
+    rows = 5 if small else 64
+    keys, values = _pool(make, rows // _BLOCK + 1, 8, 128, False)
+    query, key, value = make.normal(rows, 32, 128), make.normal(rows, 8, 128), make.normal(rows, 8, 128)
+    angle = make.normal(rows, 64, dtype=torch.float32)
+    slots = make.shuffled(rows)
+
+    def op(q: Any, k: Any, v: Any, a: Any, kp: Any, vp: Any, to: Any, arch: Arch) -> Any:
+        return rope.rope_into_pages(q, k, v, None, a.cos(), a.sin(), kp, vp, to, arch=arch), kp, vp
+
+    def twin(q: Any, k: Any, v: Any, a: Any, kp: Any, vp: Any, to: Any) -> Any:
+        return plain_rope.rope_into_pages(q, k, v, torch.arange(rows), a.cos(), a.sin(), kp, vp, to), kp, vp
+
+    return Work(op, twin, (query, key, value, angle, keys, values, slots), 2 * size_of(query, key, value))
+
+
+def _store(make: Maker, small: bool) -> Work:
+    rows, width = (9, 576) if small else (8192, 576)
+    x, target, slots = make.normal(rows, width), make.normal(2 * rows, width), make.shuffled(rows)
+
+    def op(x: Any, target: Any, slots: Any, arch: Arch) -> Any:
+        store_rows.store_rows(x, target, slots, arch=arch)
+        return (target,)
+
+    def twin(x: Any, target: Any, slots: Any) -> Any:
+        target[slots.long()] = x
+        return (target,)
+
+    return Work(op, twin, (x, target, slots), 2 * size_of(x))
+
+
 def _copy(make: Maker, small: bool) -> Work:
     blocks = 5 if small else 4096
     source = make.normal(blocks, _BLOCK, 2, 8, 128)
@@ -132,5 +164,7 @@ CASES = (
     Case("paged_prefill_window_64", lambda make, small: _prefill(make, small, (64, 8), 64, 128), (torch.bfloat16,)),
     Case("paged_prefill_256", lambda make, small: _prefill(make, small, (16, 2), 256), (torch.bfloat16,)),
     Case("rope_into_pages", _rope),
+    Case("rope_by_row", _rope_by_row, (torch.bfloat16,)),
+    Case("store_rows", _store, (torch.bfloat16,)),
     Case("copy_blocks", _copy, (torch.bfloat16,)),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +62,34 @@ def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch, "empty", lambda *a, **k: poison(real_empty(*a, **k)))
     monkeypatch.setattr(torch, "empty_like", lambda *a, **k: poison(real_like(*a, **k)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def language_patched_once_a_launch() -> Iterator[None]:
+    """Triton 3.9 exchanges its language for the interpreted one anew at every call of a device function, which takes
+    half of these tests' time. What a launch has exchanged already is left as it is until the launch ends."""
+    if importlib.util.find_spec("triton") is None:
+        yield
+        return
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    patch, launch, language = interpreter._patch_lang, interpreter.GridExecutor.__call__, interpreter.tl
+    done: set[frozenset[int]] = set()
+
+    def patch_once(function: Any) -> Any:
+        seen = frozenset(id(v) for v in function.__globals__.values() if v is language or v is language.core)
+        if seen in done:
+            return interpreter._LangPatchScope()
+        done.add(seen)
+        return patch(function)
+
+    def begin(executor: Any, *arguments: Any, **options: Any) -> Any:
+        done.clear()
+        return launch(executor, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(interpreter, "_patch_lang", patch_once)
+        monkeypatch.setattr(interpreter.GridExecutor, "__call__", begin)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ def batches(draw: st.DrawFn) -> tuple[Pages, int, int]:
     return plan_pages(spans, block_tokens, CPU), len(blocks), block_tokens
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(batch=batches(), kv_heads=st.integers(1, 3), group=st.integers(1, 3), pool_dtype=DTYPES, seed=st.integers(0, 99))
 def test_attention_and_its_store(
     batch: tuple[Pages, int, int], kv_heads: int, group: int, pool_dtype: torch.dtype, seed: int

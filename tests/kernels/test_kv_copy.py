@@ -36,7 +36,7 @@ def test_copies_between_layouts(source_layout: str, target_layout: str, dtype: t
     assert torch.equal(target, expected)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(order=st.permutations(range(6)))
 def test_there_and_back_changes_nothing(order: list[int]) -> None:
     source = torch.arange(6 * 4 * 2 * 1 * 8).view(6, 4, 2, 1, 8)

@@ -198,6 +198,9 @@ def test_selection_is_explicit(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KernelUnavailableError, match=r"'triton' cannot run on cpu: .*interpreter.*: auto, torch, ref"):
         select_ops("triton")
     assert select_ops("auto") is FUSED
+    with monkeypatch.context() as older:
+        older.setattr("importlib.metadata.version", lambda name: "3.4.1+rocm6")
+        assert available()["triton"] == "triton 3.4.1+rocm6 is too old: it must be 3.5 or newer"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "not installed" in str(available()["triton"])
     assert select_ops("auto", torch.device("cuda")) is FUSED

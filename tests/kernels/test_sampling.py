@@ -24,8 +24,10 @@ def filters(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("vocabulary", [1, 2, 300, 4099])
+@pytest.mark.parametrize(
+    ("vocabulary", "dtype"),
+    [(1, torch.float16), (2, torch.float32), (300, torch.float32), (300, torch.float16), (4099, torch.float16)],
+)
 def test_draws_what_the_twin_draws(vocabulary: int, dtype: torch.dtype, draw: Draw) -> None:
     logits = (2 * draw(8, vocabulary)).to(dtype)
     if vocabulary > 2:
@@ -57,7 +59,7 @@ def test_seed_and_step_alone_decide_whatever_the_batch(draw: Draw) -> None:
 def test_frequencies_are_those_of_the_filtered_distribution() -> None:
     """On the twin, which draws what the kernel draws: interpreting hundreds of rows takes minutes."""
     probabilities = torch.tensor([0.4, 0.3, 0.2, 0.07, 0.03])
-    rows = 2000
+    rows = 800
     drawn = Counter(plain.sample(probabilities.log().expand(rows, 5), filters(rows, top_p=0.85)).tolist())
     assert set(drawn) == {0, 1, 2}
     expected = (probabilities[:3] / 0.9 * rows).tolist()
@@ -70,8 +72,8 @@ def test_frequencies_are_those_of_the_filtered_distribution() -> None:
     [({"top_k": 2}, {0, 1}), ({"min_p": 0.4}, {0, 1, 2}), ({"top_k": 1}, {0}), ({"min_p": 1.0}, {0})],
 )
 def test_filters_leave_no_other_token(options: dict[str, Any], allowed: set[int]) -> None:
-    logits = torch.tensor([0.4, 0.3, 0.2, 0.07, 0.03]).log().expand(12, 5)
-    assert set(sample(logits, filters(12, **options)).tolist()) <= allowed
+    logits = torch.tensor([0.4, 0.3, 0.2, 0.07, 0.03]).log().expand(6, 5)
+    assert set(sample(logits, filters(6, **options)).tolist()) <= allowed
 
 
 def test_philox_gives_the_published_words() -> None:
