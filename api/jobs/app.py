@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from api.middleware import BodyLimitMiddleware, LastNetMiddleware, RequestIdMiddleware
 from api.web import page
 
+from .feed import DeviceFeed
 from .guard import GuardMiddleware
 from .hub import EventHub
 from .openapi import describe
@@ -33,6 +34,7 @@ def create_job_app(services: JobServices) -> FastAPI:
     )
     app.state.services = services
     app.state.hub = EventHub(services.tail, max_watchers=services.limits.max_watchers)
+    app.state.devices = DeviceFeed(services.devices.look, lambda: app.state.hub.closed)
     install_problems(app)
     # Actions first: "{study_id}" of the others would take ":cancel" for a part of an id.
     for module in (actions, studies, results, events, files, machine, plans, keys, health, page):

@@ -67,6 +67,10 @@ class EventHub:
     def watchers(self) -> int:
         return sum(len(study.watchers) for study in self._studies.values())
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def admit(self) -> None:
         """Raises OverloadedError when as many watch as may."""
         if self._closed or self.watchers >= self._max:

@@ -35,7 +35,11 @@ async def events(
     study = await run_in_threadpool(study_of, services, caller, study_id)
     hub: EventHub = request.app.state.hub
     hub.admit()
-    frames = hub.watch(study.id, _last(last_event_id, after))
+    return stream(hub.watch(study.id, _last(last_event_id, after)))
+
+
+def stream(frames: AsyncGenerator[bytes]) -> StreamingResponse:
+    """Frames of Server-Sent Events as they come, past the buffers of proxies."""
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
     return StreamingResponse(_closing(frames), media_type="text/event-stream", headers=headers)
 

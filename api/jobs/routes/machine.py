@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from energyopt.core.errors import ConfigError
 from energyopt.store.energy_history import MAX_POINTS, MAX_RESOLUTION, MINUTE
@@ -19,6 +19,7 @@ from ..documents import answer
 from ..door import Caller, Controller, Reader, ServicesDep
 from ..openapi import CAP
 from ..services import JobServices
+from .events import stream
 
 router = APIRouter()
 Moment = Annotated[datetime, Query(description="With its time zone, such as 2026-01-31T12:00:00Z.")]
@@ -28,6 +29,13 @@ Moment = Annotated[datetime, Query(description="With its time zone, such as 2026
 def devices(services: ServicesDep, caller: Reader) -> Response:
     """Devices of this host: power, limits, clocks, throttling, and who holds a limit. Unknown values are null."""
     return answer({"items": services.devices.look()})
+
+
+@router.get("/v1/devices/events", response_class=StreamingResponse)
+async def device_events(request: Request, caller: Reader) -> Response:
+    """``devices`` events with what ``/v1/devices`` says, one every two seconds (Server-Sent Events)."""
+    request.app.state.hub.admit()
+    return stream(request.app.state.devices.watch())
 
 
 @router.get("/v1/energy")

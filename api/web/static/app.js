@@ -10,7 +10,7 @@ const views = {
   study: (id) => attempt(() => showStudy(id)),
   new: () => $("model").focus(),
   plan: () => $("deploy-model").focus(),
-  devices: () => attempt(showDevices),
+  devices: showDevices,
 };
 
 function route() {

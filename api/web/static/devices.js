@@ -1,11 +1,16 @@
 // Devices of the host of the service: what they draw now, under which limit, and who holds it.
-import { $, ask, attempt, line, number, row } from "./lib.js";
+import { $, line, number, row, say } from "./lib.js";
 
 const history = [[], []];
-let timer = 0, chart = null;
+let source = null, chart = null;
 
-export async function showDevices() {
-  const found = (await ask("/v1/devices")).items;
+export function showDevices() {
+  source = new EventSource("/v1/devices/events");
+  source.addEventListener("devices", (event) => { say(""); show(JSON.parse(event.data).items); });
+  source.addEventListener("error", () => say("The service does not answer; waiting for it."));
+}
+
+function show(found) {
   $("device-table").hidden = !found.length;
   $("no-devices").hidden = found.length > 0;
   const watts = (one) => one.power === null || one.power === undefined ? "—" : `${number(one.power)} W`;
@@ -20,7 +25,8 @@ export async function showDevices() {
     chart ??= line($("power-chart"), history, "power, W");
     chart.setData(history);
   }
-  timer = setTimeout(() => attempt(showDevices), 2000);
 }
 
-export function leaveDevices() { clearTimeout(timer); }
+export function leaveDevices() {
+  if (source) { source.close(); source = null; }
+}

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from api.jobs import hub as hub_module
+from api.jobs.feed import DeviceFeed
 from api.jobs.hub import EventHub
 from api.jobs.services import JobLimits, JobServices
 from energyopt.core.study import StudyState
@@ -236,3 +237,41 @@ async def test_there_is_a_most_of_watchers(services: JobServices, study: str) ->
     await frames.aclose()
     hub.admit()
     assert JobLimits().max_watchers >= 500
+
+
+async def test_one_look_at_the_devices_serves_everybody_and_ends_with_the_service() -> None:
+    looks, over = [0], [False]
+
+    def look() -> list[dict[str, object]]:
+        looks[0] += 1
+        return [{"device": "GPU-1", "power": float(looks[0]), "limit": None, "clock": float("nan")}]
+
+    feed = DeviceFeed(look, lambda: over[0], every=0.2)
+
+    async def take(count: int) -> list[float]:
+        found = []
+        async for frame in feed.watch():
+            if (parsed := parse(frame)) is not None:
+                assert parsed[2]["items"][0]["clock"] is None, "JSON has no NaN: unknown is null"
+                found.append(parsed[2]["items"][0]["power"])
+                if len(found) == count:
+                    over[0] = True
+        return found
+
+    async with asyncio.timeout(20):
+        several = await asyncio.gather(*(take(3) for _ in range(20)))
+    assert all(found[:2] == sorted(set(found[:2])) for found in several), "each look once"
+    assert looks[0] <= 4, "twenty watchers cost no more looks than one"
+
+
+async def test_devices_are_streamed_to_who_may_read(
+    services: JobServices, serve_jobs: Callable[[JobServices], str]
+) -> None:
+    url = serve_jobs(replace(services, hosts=frozenset(("127.0.0.1",))))
+    asking = httpx.AsyncClient(trust_env=False, timeout=20)
+    async with asking as client, client.stream("GET", f"{url}/v1/devices/events") as reply:
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        async for line in reply.aiter_lines():
+            if line.startswith("data: "):
+                assert json.loads(line[6:]) == {"items": []}
+                break
