@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Lock
 
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import EngineConfig
@@ -11,12 +12,14 @@ from energyopt.core.errors import ModelFormatError, SensorError
 from energyopt.core.records import RequestRecord, StepRecord
 from energyopt.core.results import EnergyTotal, total_energy
 from energyopt.core.units import Seconds
+from engine.batch import Runner
 from engine.disagg.ports import Remote
 from engine.front import EngineFront
 from engine.kv.economy import Economy, EnergyBetween
 from engine.kv.tiers import Tiers
 from engine.models import OpenedModel
 from engine.offload import exchange_for, tiers_for
+from engine.replicated import ReplicatedFront, open_front
 from engine.runners import AnyRunner, open_runner
 from telemetry.cost_model import FittedWeight
 from telemetry.idle import IdlePolicy
@@ -36,7 +39,7 @@ class RunningEngine:
     """An engine that serves and a meter that samples. ``close`` ends both; idempotent."""
 
     loaded: OpenedModel
-    front: EngineFront
+    front: EngineFront | ReplicatedFront
     meter: Meter
 
     def close(self) -> None:
@@ -62,26 +65,31 @@ class LoadedEngine:
     def start(self, on_step: OnStep, on_request: OnRequest) -> RunningEngine:
         """Begin to sample and to serve; every step goes to the meter's ledger, then to ``on_step``."""
         self.meter.start()
+        one_at_a_time = Lock()
 
         def record(step: StepRecord) -> None:
             if self.names:
                 step = replace(step, devices=tuple(self.names.get(device, device) for device in step.devices))
-            self.meter.record(step)
-            self.economy.on_step(step)
-            on_step(step)
+            with one_at_a_time:  # replicas step on threads of their own
+                self.meter.record(step)
+                self.economy.on_step(step)
+                on_step(step)
 
-        front = EngineFront(
-            self.config,
-            self.runner,
-            self.loaded.tokenizer,
-            max_model_len=self.loaded.max_model_len,
-            clock=self.clock,
-            on_step=record,
-            on_request=on_request,
-            tiers=self.tiers,
-            remote=self.remote,
-            energy=_energy_of(self.meter) if self.meter.channels else None,
-        )
+        def make(runner: Runner) -> EngineFront:
+            return EngineFront(
+                self.config,
+                runner,
+                self.loaded.tokenizer,
+                max_model_len=self.loaded.max_model_len,
+                clock=self.clock,
+                on_step=record,
+                on_request=on_request,
+                tiers=self.tiers,
+                remote=self.remote,
+                energy=_energy_of(self.meter) if self.meter.channels else None,
+            )
+
+        front = open_front(self.runner, make)
         return RunningEngine(self.loaded, front, self.meter)
 
 
