@@ -11,6 +11,7 @@ from energyopt.core.errors import ConfigError, EngineError
 from kernels.pages import Pages, plan_pages
 
 from .batch import Batch, CacheShape, StepResult
+from .device_draw import drawer_of
 from .graphs import Capturer, CudaCapturer, DecodeGraphs, Limits
 from .inputs import StepInputs, step_inputs
 from .kv.layout import GroupSpec, Layout, RecurrentState
@@ -49,7 +50,7 @@ class TorchRunner:
         self._device = loaded.device
         self._clock = clock
         self._threads = usable_threads(config)
-        self._sampler = Sampler(config.seed, loaded.tokenizer.eos_ids)
+        self._sampler = Sampler(config.seed, loaded.tokenizer.eos_ids, drawer_of(loaded.model.draw))
         self._shape = shape or cache_shape(loaded, config)
         self._plan = pool_plan(loaded, config)
         self._pool: torch.Tensor | None = allocate_pool(loaded.device, self._plan, self._shape.num_blocks)

@@ -8,7 +8,7 @@ does, temperature, top-k, top-p, min-p, as in vLLM; log-probabilities are of the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,9 @@ import torch
 from .adjust import adjust, adjusts
 from .batch import Sampled
 from .request import Request, SamplingParams, TokenLogprobs
+
+Drawer = Callable[[torch.Tensor, Sequence[SamplingParams], Sequence[float]], list[int]]
+"""Logits (rows, vocab), each row's parameters and its number in [0, 1): a token a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +33,13 @@ class _Row:
 class Sampler:
     """Stateless but for ``seed``, which with a request's id seeds the requests that bring no seed of their own.
 
-    ``ends`` are the ids that end a text, which a request with ``min_tokens`` may not choose at first.
+    ``ends`` are the ids that end a text, which a request with ``min_tokens`` may not choose at first. ``drawer`` takes
+    the tokens of rows that are not greedy; by default it is ``draw``.
     """
 
-    def __init__(self, seed: int, ends: Iterable[int] = ()) -> None:
+    def __init__(self, seed: int, ends: Iterable[int] = (), drawer: Drawer | None = None) -> None:
         self._seed = seed
+        self._draw = drawer or draw
         self._ends = frozenset(ends)
 
     def sample(
@@ -77,7 +82,7 @@ class Sampler:
             params = [rows[index].request.params for index in drawn]
             quantiles = [self._quantile(rows[index]) for index in drawn]
             some = logits if len(drawn) == len(rows) else logits[torch.tensor(drawn, device=logits.device)]
-            for index, token in zip(drawn, draw(some, params, quantiles), strict=True):
+            for index, token in zip(drawn, self._draw(some, params, quantiles), strict=True):
                 tokens[index] = token
         return tokens
 

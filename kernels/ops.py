@@ -7,7 +7,7 @@ value twice and the first half of ``sin`` negated; a ``width`` below that of a h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -100,12 +100,23 @@ class Delta(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
 
 
+class Draw(Protocol):
+    """A token for each row of ``logits`` (rows, vocab), as (rows,) int64: temperature (above 0) first, then top-k (0:
+    off), top-p (1: off) and min-p (0: off), one of each a row. ``seeds`` alone decide what is drawn."""
+
+    def __call__(
+        self, logits: torch.Tensor, temperature: Sequence[float], top_k: Sequence[int], top_p: Sequence[float],
+        min_p: Sequence[float], seeds: Sequence[int], /,
+    ) -> torch.Tensor: ...  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Ops:
     """The operators of one model on one device. ``add_rms_norm(x, residual, weight, eps)`` gives the norm of the sum
     and the sum, which may be ``residual`` itself, overwritten. ``store_kv(pool, kv, pages)`` writes ``kv`` (rows, ...)
     at the batch's slots of ``pool`` (blocks, block_tokens, ...). ``captures``: a step of one-row spans out of these
-    operators asks the device for nothing, so it can be captured as a graph."""
+    operators asks the device for nothing, so it can be captured as a graph. ``draw`` samples on the device; None: a
+    sampler made of torch's sorts and sums does as well there."""
 
     name: str
     make_linear: Callable[[torch.Tensor, torch.Tensor | None, torch.dtype, torch.device], Linear]
@@ -121,3 +132,4 @@ class Ops:
     make_experts: Callable[[ExpertWeights, torch.dtype, torch.device], Experts]
     delta: Delta
     captures: bool = False
+    draw: Draw | None = None

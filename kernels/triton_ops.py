@@ -6,6 +6,7 @@ vendor libraries are at the limit already.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -18,6 +19,7 @@ from .ops import PLAIN, ExpertWeights, Ops, Style
 from .paged_decode import DecodeOptions, mla_decode, paged_decode
 from .paged_prefill import paged_prefill
 from .pages import ChunkRows, DecodeRows, Pages
+from .sampling import Filters, sample
 from .sequences import Sequences
 from .store_rows import store_rows
 from .swiglu import swiglu
@@ -122,6 +124,17 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def draw(
+    logits: torch.Tensor, temperature: Sequence[float], top_k: Sequence[int], top_p: Sequence[float],
+    min_p: Sequence[float], seeds: Sequence[int],
+) -> torch.Tensor:  # fmt: skip
+    """``ops.Draw``. Parameters cross to the device in two copies."""
+    floats = torch.tensor((temperature, top_p, min_p), dtype=torch.float32).to(logits.device)
+    whole = torch.tensor((seeds, top_k), dtype=torch.int64).to(logits.device)
+    first = torch.zeros(len(seeds), dtype=torch.int32, device=logits.device)
+    return sample(logits, Filters(floats[0], whole[1].int(), floats[1], floats[2], whole[0], first))
+
+
 def make_experts(weights: ExpertWeights, dtype: torch.dtype, device: torch.device) -> StackedExperts:
     """``ops.Ops.make_experts``."""
     return StackedExperts(weights, dtype, device)
@@ -177,4 +190,5 @@ def triton_ops(choices: Choices = NOTHING) -> Ops:
         make_experts=make_experts,
         delta=delta,
         captures=True,
+        draw=draw,
     )

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from energyopt.core.errors import ConfigError
+from kernels.ops import Draw
 
 from .family import Blueprint
 from .layers.embedding import load_ends
@@ -58,6 +59,11 @@ class Decoder:
         """Whether a decode step of the whole model, on this rank alone, can be captured as a graph."""
         alone = self.place.tensor.size == self.place.experts.size == self.place.context.size == 1
         return self._ops.captures and alone and self.is_first and self.is_last
+
+    @property
+    def draw(self) -> Draw | None:
+        """The device's own sampling, where there is one."""
+        return self._ops.draw
 
     @property
     def keeps(self) -> tuple[Kept, ...]:
