@@ -2,7 +2,7 @@
 #pragma once
 #include <cmath>
 
-#include "memory.h"
+#include "arena.h"
 #include "vector.h"
 
 // Rows of ``width`` codes, whole groups. ``scales`` and ``sums`` have one entry a group; a sum is the scale times the

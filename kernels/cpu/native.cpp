@@ -2,7 +2,7 @@
 #include <exception>
 #include <string>
 
-#include "limits.h"
+#include "rates.h"
 #include "model.h"
 
 namespace {
