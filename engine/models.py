@@ -19,6 +19,7 @@ from .files import read_json
 from .memory import foreign_memory_errors
 from .model.decoder import Decoder
 from .model.gguf_file import GgufFile
+from .model.gguf_qwen import QWENS, GgufQwenSource
 from .model.gguf_source import GgufSource
 from .model.hf_source import HfSource
 from .model.layers.loader import Loader
@@ -30,7 +31,7 @@ from .parallel.ports import Place
 from .ports import Tokenizer
 from .tokenizer import from_directory, from_gguf
 
-ModelSource = HfSource | GgufSource
+ModelSource = HfSource | GgufSource | GgufQwenSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +131,15 @@ def _shipped(name: str, alias: Alias) -> Path:
     raise ModelNotFoundError(f"The model {name!r} is not installed; this installs it: {alias.install}")
 
 
-def _open(path: Path) -> tuple[HfSource | GgufSource, Tokenizer, ChatTemplate | None]:
+def _open(path: Path) -> tuple[ModelSource, Tokenizer, ChatTemplate | None]:
     if path.is_dir():
         return HfSource(path), from_directory(path), _directory_chat(path)
     file = GgufFile(path)
     template = file.metadata.get("tokenizer.chat_template")
     chat = ChatTemplate(template, _gguf_markers(file.metadata)) if isinstance(template, str) else None
-    return GgufSource(file), from_gguf(file.metadata, path), chat
+    qwen = file.metadata.get("general.architecture") in QWENS
+    source = GgufQwenSource(file) if qwen else GgufSource(file)
+    return source, from_gguf(file.metadata, path), chat
 
 
 def _gguf_markers(metadata: Mapping[str, object]) -> dict[str, str]:

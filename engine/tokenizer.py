@@ -28,6 +28,7 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
     "smollm": (r"\p{N}", _GPT2),
     "gpt-2": (_GPT2,),
     "llama-bpe": (_LLAMA3,),
+    "qwen2": (_LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"),),
 }
 """Splits of llama.cpp's pre-tokenizers, applied in turn; each match stands alone."""
 

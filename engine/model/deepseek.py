@@ -149,4 +149,4 @@ def read_v3(config: HfConfig, has_head: bool) -> DeepseekSpec:
 
 
 DEEPSEEK_V2 = Family(("DeepseekV2ForCausalLM",), ("deepseek_v2",), read_v2, build_deepseek)
-DEEPSEEK_V3 = Family(("DeepseekV3ForCausalLM",), ("deepseek_v3", "kimi_k2"), read_v3, build_deepseek)
+DEEPSEEK_V3 = Family(("DeepseekV3ForCausalLM",), ("deepseek_v3", "kimi_k2"), read_v3, build_deepseek, formats=("fp8",))

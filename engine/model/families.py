@@ -59,3 +59,11 @@ def read_spec(config: HfConfig, family: Family[Any], has_head: bool) -> DecoderS
     if problem := spec.problems():
         raise ModelFormatError(f"{config.path}: {problem}.")
     return spec
+
+
+def fp8_blocks(config: HfConfig) -> tuple[int, int]:
+    """Rows and columns that share a scale where weights have eight bits; 128 each if nothing is said."""
+    found = config.part("quantization_config").numbers("weight_block_size") or (128, 128)
+    if len(found) != 2 or min(found) < 1:
+        raise ModelFormatError(f"{config.path}: weight_block_size = {list(found)} is not two sizes of at least 1.")
+    return found[0], found[1]

@@ -22,6 +22,8 @@ _PARTS = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
@@ -35,13 +37,13 @@ _TOP = {
 T = TypeVar("T", int, float, str)
 
 
-class GgufSource:
-    """Satisfies ``WeightSource`` for GGUF files of architecture ``llama``."""
+class GgufTensors:
+    """The tensors of a GGUF file under Hugging Face names. ``head_dim`` is that of heads whose rows the file has in
+    another order (None: it has them as they are)."""
 
-    def __init__(self, file: GgufFile) -> None:
+    def __init__(self, file: GgufFile, head_dim: int | None) -> None:
         self.file = file
-        self.spec = read_spec(file)
-        self.family: Family[Any] = LLAMA
+        self._head_dim = head_dim
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and gguf_name(name) in self.file.tensors
@@ -58,9 +60,18 @@ class GgufSource:
             raise ModelFormatError(f"{self.file.path}: tensor {own!r} has shape {info.shape}, expected {shape}.")
         rows = part[0] if part else slice(None)
         values = torch.from_numpy(self.file.load(own, rows))
-        if ".attn_q." in own or ".attn_k." in own:
-            values = unpermute(values, len(values) // self.spec.head_dim)
+        if self._head_dim is not None and (".attn_q." in own or ".attn_k." in own):
+            values = unpermute(values, len(values) // self._head_dim)
         return values[(slice(None), *part[1:])] if len(part) > 1 else values
+
+
+class GgufSource(GgufTensors):
+    """Satisfies ``WeightSource`` for GGUF files of architecture ``llama``."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self.spec = read_spec(file)
+        self.family: Family[Any] = LLAMA
+        super().__init__(file, self.spec.head_dim)
 
 
 def gguf_name(name: str) -> str:
@@ -81,26 +92,28 @@ def unpermute(rows: torch.Tensor, heads: int) -> torch.Tensor:
 
 def read_spec(file: GgufFile) -> LlamaSpec:
     """The model's numbers. Raises UnsupportedModelError or ModelFormatError naming the key."""
-    architecture = _get(file, "general.architecture", str)
+    architecture = entry(file, "general.architecture", str)
     experts = file.metadata.get("llama.expert_count", 0)
     if architecture != "llama" or experts:
         found = f"{architecture!r}{' with experts' if experts else ''}"
-        raise UnsupportedModelError(f"{file.path} has the architecture {found}; supported is 'llama' (dense).")
-    heads = _get(file, "llama.attention.head_count", int)
-    hidden = _get(file, "llama.embedding_length", int)
-    head_dim = _get(file, "llama.attention.key_length", int, hidden // max(heads, 1))
+        raise UnsupportedModelError(
+            f"{file.path} has the architecture {found}; supported are 'llama' (dense), 'qwen2' and 'qwen3'."
+        )
+    heads = entry(file, "llama.attention.head_count", int)
+    hidden = entry(file, "llama.embedding_length", int)
+    head_dim = entry(file, "llama.attention.key_length", int, hidden // max(heads, 1))
     spec = LlamaSpec(
-        name=_get(file, "general.name", str, file.path.stem),
-        layers=_get(file, "llama.block_count", int),
+        name=entry(file, "general.name", str, file.path.stem),
+        layers=entry(file, "llama.block_count", int),
         hidden=hidden,
-        intermediate=_get(file, "llama.feed_forward_length", int),
+        intermediate=entry(file, "llama.feed_forward_length", int),
         heads=heads,
-        kv_heads=_get(file, "llama.attention.head_count_kv", int, heads),
+        kv_heads=entry(file, "llama.attention.head_count_kv", int, heads),
         head_dim=head_dim,
-        vocab=_vocab(file),
-        context=_get(file, "llama.context_length", int),
-        eps=_get(file, "llama.attention.layer_norm_rms_epsilon", float),
-        rope_theta=_get(file, "llama.rope.freq_base", float, 10000.0),
+        vocab=vocabulary(file),
+        context=entry(file, "llama.context_length", int),
+        eps=entry(file, "llama.attention.layer_norm_rms_epsilon", float),
+        rope_theta=entry(file, "llama.rope.freq_base", float, 10000.0),
         rope_scaling=_scaling(file),
         tied="output.weight" not in file.tensors,
         attention_bias="blk.0.attn_q.bias" in file.tensors,
@@ -112,7 +125,8 @@ def read_spec(file: GgufFile) -> LlamaSpec:
     return spec
 
 
-def _vocab(file: GgufFile) -> int:
+def vocabulary(file: GgufFile) -> int:
+    """Rows of the embedding. Raises ModelFormatError without one."""
     table = file.tensors.get("token_embd.weight")
     if table is None or len(table.shape) != 2:
         raise ModelFormatError(f"{file.path} has no tensor 'token_embd.weight' of two dimensions.")
@@ -122,17 +136,17 @@ def _vocab(file: GgufFile) -> int:
 def _scaling(file: GgufFile) -> RopeScaling | None:
     if "rope_freqs.weight" in file.tensors:
         return RopeScaling("factors", factors=tuple(file.load("rope_freqs.weight").ravel().tolist()))
-    kind = _get(file, "llama.rope.scaling.type", str, "none")
+    kind = entry(file, "llama.rope.scaling.type", str, "none")
     if kind == "none":
         return None
     if kind != "linear":
         raise UnsupportedModelError(f"{file.path} scales rope by {kind!r}; supported are none, linear and rope_freqs.")
-    return RopeScaling("linear", factor=_get(file, "llama.rope.scaling.factor", float))
+    return RopeScaling("linear", factor=entry(file, "llama.rope.scaling.factor", float))
 
 
 def _refuse_partial_rotation(file: GgufFile, spec: LlamaSpec) -> None:
-    rotated = _get(file, "llama.rope.dimension_count", int, spec.head_dim)
-    values = _get(file, "llama.attention.value_length", int, spec.head_dim)
+    rotated = entry(file, "llama.rope.dimension_count", int, spec.head_dim)
+    values = entry(file, "llama.attention.value_length", int, spec.head_dim)
     if rotated != spec.head_dim or values != spec.head_dim:
         raise UnsupportedModelError(
             f"{file.path} rotates {rotated} of {spec.head_dim} dimensions and has values of {values}; "
@@ -140,7 +154,8 @@ def _refuse_partial_rotation(file: GgufFile, spec: LlamaSpec) -> None:
         )
 
 
-def _get(file: GgufFile, key: str, kind: type[T], default: T | None = None) -> T:
+def entry(file: GgufFile, key: str, kind: type[T], default: T | None = None) -> T:
+    """A metadata value of a given type. Raises ModelFormatError if it is absent or of another."""
     value = file.metadata.get(key, default)
     if value is None:
         raise ModelFormatError(f"{file.path} lacks the metadata key {key!r}.")

@@ -16,8 +16,9 @@ from safetensors import SafetensorError, safe_open
 from energyopt.core.errors import ModelFormatError, UnsupportedModelError
 
 from ..files import inside, read_json
-from .families import family_of, read_spec
+from .families import family_of, fp8_blocks, read_spec
 from .family import Family
+from .fp8 import SCALES, scales_shape, widen_fp8
 from .hf_config import HfConfig
 from .source import WHOLE, Part
 
@@ -38,13 +39,19 @@ class HfSource:
         self._opening = threading.Lock()
         config = HfConfig(directory / "config.json")
         self.family: Family[Any] = family_of(config)
+        self._blocks = fp8_blocks(config)
         self.spec = read_spec(config, self.family, "lm_head.weight" in self._files)
 
     def __contains__(self, name: object) -> bool:
         return name in self._files
 
     def tensor(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
-        return self._read(name, shape, part, _FLOATS, "floats of 2 or 4 bytes")
+        scales = name + SCALES
+        if scales not in self._files or len(shape) != len(self._blocks):
+            return self._read(name, shape, part, _FLOATS, "floats of 2 or 4 bytes")
+        values = self._read(name, shape, part, _PACKED, "U8 and F8_E4M3")
+        found = self._read(scales, scales_shape(shape, self._blocks), WHOLE, _FLOATS, "floats of 2 or 4 bytes")
+        return widen_fp8(values, found, self._blocks, shape, part)
 
     def packed(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
         return self._read(name, shape, part, _PACKED, "U8 and F8_E4M3").view(torch.uint8)

@@ -161,7 +161,7 @@ def test_rope_factors_in_the_file_divide_frequencies(tmp_path: Path, oracle: Any
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"architecture": "mamba"}, UnsupportedModelError, "'mamba'; supported is 'llama'"),
+        ({"architecture": "mamba"}, UnsupportedModelError, "'mamba'; supported are 'llama'"),
         ({"llama.expert_count": 8}, UnsupportedModelError, "with experts"),
         ({"llama.rope.scaling.type": "yarn"}, UnsupportedModelError, "'yarn'"),
         ({"llama.rope.dimension_count": 8}, UnsupportedModelError, "rotates 8 of 16"),

@@ -1,0 +1,68 @@
+"""Dense Qwens out of a GGUF file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from energyopt.core.errors import ModelFormatError, UnsupportedModelError
+from kernels.rope_scaling import Linear, Plain, Scaling
+
+from .family import Family
+from .gguf_file import GgufFile
+from .gguf_source import GgufTensors, entry, vocabulary
+from .qwen import QWEN2, QWEN3, QwenSpec
+from .spec import RopeSpec
+
+QWENS: dict[object, Family[Any]] = {"qwen2": QWEN2, "qwen3": QWEN3}
+"""By the name of their architecture in a GGUF file."""
+
+
+class GgufQwenSource(GgufTensors):
+    """Satisfies ``WeightSource`` for GGUF files of an architecture among ``QWENS``; their heads are not reordered."""
+
+    def __init__(self, file: GgufFile) -> None:
+        super().__init__(file, None)
+        self.spec = read_qwen_spec(file)
+        self.family = QWENS[file.metadata.get("general.architecture")]
+
+
+def read_qwen_spec(file: GgufFile) -> QwenSpec:
+    """The model's numbers. Raises UnsupportedModelError or ModelFormatError naming the key."""
+    kind = entry(file, "general.architecture", str)
+    heads, hidden = entry(file, f"{kind}.attention.head_count", int), entry(file, f"{kind}.embedding_length", int)
+    head_dim = entry(file, f"{kind}.attention.key_length", int, hidden // max(heads, 1))
+    theta = entry(file, f"{kind}.rope.freq_base", float, 10000.0)
+    spec = QwenSpec(
+        name=entry(file, "general.name", str, file.path.stem),
+        layers=entry(file, f"{kind}.block_count", int),
+        hidden=hidden,
+        intermediate=entry(file, f"{kind}.feed_forward_length", int),
+        heads=heads,
+        kv_heads=entry(file, f"{kind}.attention.head_count_kv", int, heads),
+        head_dim=head_dim,
+        vocab=vocabulary(file),
+        context=entry(file, f"{kind}.context_length", int),
+        eps=entry(file, f"{kind}.attention.layer_norm_rms_epsilon", float),
+        rope=RopeSpec(head_dim, theta, _scaling(file, kind)),
+        tied="output.weight" not in file.tensors,
+        bias="blk.0.attn_q.bias" in file.tensors,
+        out_bias="blk.0.attn_output.bias" in file.tensors,
+        norms="blk.0.attn_q_norm.weight" in file.tensors,
+    )
+    if problem := spec.problems():
+        raise ModelFormatError(f"{file.path}: {problem}.")
+    if theta <= 0:
+        raise ModelFormatError(f"{file.path}: rope base {theta} must be above 0.")
+    return spec
+
+
+def _scaling(file: GgufFile, kind: str) -> Scaling:
+    named = entry(file, f"{kind}.rope.scaling.type", str, "none")
+    if named == "none":
+        return Plain()
+    factor = entry(file, f"{kind}.rope.scaling.factor", float, 0.0)
+    if named != "linear" or factor <= 0:
+        raise UnsupportedModelError(
+            f"{file.path} scales rope by {named!r} {factor}; supported are none, and linear by a factor above 0."
+        )
+    return Linear(factor)
