@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import socket
@@ -12,6 +13,7 @@ import torch
 from pydantic import Field
 
 from api.pools.app import PoolsFront
+from api.pools.balance import Balancer
 from api.pools.workers import Pools, Role
 from api.serve import Server, bind
 from energyopt.core.clock import Clock, MonotonicClock
@@ -97,7 +99,9 @@ class PoolService:
             self._start()
             host, port = listener.getsockname()[:2]
             ready = f"serving on http://{host}:{port}/v1 (stop with Ctrl-C)"
-            self._server = _PoolServer(self.front, abort=self._stop, on_ready=lambda: self._notify(ready))
+            self._server = _PoolServer(
+                self.front, abort=self._stop, on_ready=lambda: self._notify(ready), balancer=self._balancer()
+            )
             self._server.run(sockets=[listener])
         finally:
             self._stop()
@@ -108,6 +112,12 @@ class PoolService:
         """Ask for the end, from any thread, as a signal does."""
         if self._server is not None:
             self._server.stop()
+
+    def _balancer(self) -> Balancer | None:
+        """None unless roles shall follow the load."""
+        if self._request.rebalance == "off":
+            return None
+        return Balancer(self.front, self._clock, self._request.serve.engine.max_num_seqs)
 
     def _start(self) -> None:
         self._notify(f"starting {len(self.processes)} engines ...")
@@ -136,16 +146,33 @@ class PoolService:
 
 
 class _PoolServer(Server):
-    """Ends the front's connections in the loop that made them."""
+    """Runs the balancer beside the requests, and ends the front's connections in the loop that made them."""
 
-    def __init__(self, front: PoolsFront, *, abort: Callable[[], None], on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        front: PoolsFront,
+        *,
+        abort: Callable[[], None],
+        on_ready: Callable[[], None],
+        balancer: Balancer | None,
+    ) -> None:
         super().__init__(front.app, grace=GRACE, abort=abort, on_ready=on_ready)
         self._front = front
+        self._balancer = balancer
+        self._balancing: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._balancer is not None:
+            self._balancing = asyncio.create_task(self._balancer.run())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             await super().shutdown(sockets)
         finally:
+            if self._balancing is not None:
+                self._balancing.cancel()
+                await asyncio.gather(self._balancing, return_exceptions=True)
             await self._front.close()
 
 

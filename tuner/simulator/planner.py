@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from energyopt.core.config import ParallelLayout, PowerConfig
 from energyopt.core.pareto import pareto_front
+from energyopt.core.rate_match import PoolRate, flow_of, match_pools
 from energyopt.core.slo import Slo
 from energyopt.core.units import Hertz, Watts
 
 from ..layouts import Enumeration, enumerate_layouts
-from ..rate_match import PoolRate, flow_of, match_pools
 from .constants import Constants
 from .hardware import Gpu
 from .machine import Machine

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.rate_match import DECODE_YIELD, PREFILL_YIELD, PoolRate, match_pools
+from energyopt.core.rate_match import DECODE_YIELD, PREFILL_YIELD, PoolRate, match_pools
 
 rates = st.floats(0.05, 50)
 sizes = st.sampled_from([1, 2, 4, 8])
