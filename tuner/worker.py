@@ -20,10 +20,12 @@ from pathlib import Path
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import EngineConfig
 from energyopt.core.errors import ConfigError, LaunchError
-from energyopt.core.records import StepRecord
+from energyopt.core.records import RequestRecord, StepRecord
 from energyopt.core.results import RunResult
 from energyopt.core.slo import Slo
+from energyopt.core.study import MeasurePlan
 from energyopt.core.units import Bytes, Seconds, bytes_from_kibibytes
+from energyopt.core.workload import Workload
 
 from .counting import Window
 from .hopeless import SHARE, hopeless
@@ -68,37 +70,45 @@ def run_trial(job: TrialJob, build: BuildRig, progress: ProgressSink, clock: Clo
 
 
 async def measure(rig: TrialRig, job: TrialJob, progress: ProgressSink, clock: Clock) -> RunResult:
-    """Probe the engine, warm it up under load, measure the window, stop the load, report.
+    """The result of one trial on a running engine; see ``drive``."""
+    slos = [Slo.parse(text) for text in job.slos]
+    window, records = await drive(rig.client, job.workload, job.plan, slos, progress, clock)
+    return report(window, records, tuple(rig.steps), rig.meter, slos, peak_memory_bytes=peak_memory())
 
-    A window whose SLO is beyond hope ends early: the result is of what was measured, and misses it.
+
+async def drive(
+    client: ChatClient, workload: Workload, plan: MeasurePlan, slos: Sequence[Slo], progress: ProgressSink, clock: Clock
+) -> tuple[Window, list[RequestRecord]]:
+    """Probe the engine, warm it up under load, keep the window, stop the load; the window and every request's record.
+
     The warm-up lasts until a request has ended, if that takes longer than planned: a slow engine's window must not
     lie in the first prompts of its lanes. An abort takes a step of the engine, however long that is, so the only
-    bound on the stop is that of the whole trial.
+    bound on the stop is that of the whole trial. A window whose SLO is beyond hope ends early: the result is of what
+    was measured, and misses it.
     """
-    await _probe(rig.client)
-    load = ClosedLoopLoad(rig.client, job.workload)
+    await _probe(client)
+    load = ClosedLoopLoad(client, workload)
     running = asyncio.create_task(load.run())
     try:
-        await _pass_time("warming", job.plan.warmup, running, progress)
+        await _pass_time("warming", plan.warmup, running, progress)
         while not load.records:
             await _pass_time("warming", _TICK, running, lambda more: None)
         start = clock.now()
-        slos = [Slo.parse(text) for text in job.slos]
 
         def beyond_hope() -> bool:
             part = Window(start, clock.now())
-            return part.length >= SHARE * job.plan.window and hopeless(part, slos, load.records) is not None
+            return part.length >= SHARE * plan.window and hopeless(part, slos, load.records) is not None
 
-        await _pass_time("measuring", job.plan.window, running, progress, beyond_hope)
+        await _pass_time("measuring", plan.window, running, progress, beyond_hope)
         window = Window(start, clock.now())
         await asyncio.wait([running], timeout=_BRACKET)
-        await load.stop(patience=job.plan.timeout)
+        await load.stop(patience=plan.timeout)
         await running
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     progress(Progress("done", 1.0))
-    return report(window, load.records, tuple(rig.steps), rig.meter, slos, peak_memory_bytes=peak_memory())
+    return window, load.records
 
 
 async def _probe(client: ChatClient) -> None:

@@ -39,11 +39,11 @@ def serving(target: str, model: str | None, api_key: str | None, options: Sequen
     """
     if "://" in target:
         url = Endpoint.base(target)
-        yield Served(url, model or _first_model(url, api_key))
+        yield Served(url, model or first_model(url, api_key))
         return
     with _terminated_as_exit(), _child(target, options) as child:
         url = _address(child)
-        yield Served(url, model or _first_model(url, api_key), child.pid)
+        yield Served(url, model or first_model(url, api_key), child.pid)
 
 
 @contextmanager
@@ -100,7 +100,8 @@ def _address(child: subprocess.Popen[str]) -> str:
     return found[0]
 
 
-def _first_model(url: str, api_key: str | None) -> str:
+def first_model(url: str, api_key: str | None) -> str:
+    """The first model that a server names. Raises LaunchError if it names none."""
     headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     try:
         response = httpx.get(f"{url}/v1/models", headers=headers, timeout=10.0)

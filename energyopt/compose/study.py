@@ -18,17 +18,19 @@ from energyopt.core.study import Budget, MeasurePlan, Sampler, StudyRecord, Stud
 from energyopt.core.units import Seconds, format_duration
 from engine.models import resolve_model
 from tuner.defaults import host_space
-from tuner.evaluators.embedded import EmbeddedEvaluator
+from tuner.evaluators.settled import SettledEvaluator
 from tuner.loop import StudyRunner
 from tuner.progress import StudyProgressSink
 from tuner.space import SearchSpace
 from tuner.workload.chat import chat_workload
 
+from .evaluators import UNREAL, chosen, make_evaluator, no_power
 from .footprint import study_facts
 from .machine import describe_machine, usable_cores
 from .meters import MeterName, device_identities, find_meter, highest_clock, power_range
 from .power import power_controller, put_back_left
-from .results import Session, study_folder, write_artifacts
+from .results import Session, write_artifacts
+from .settle import HostBusy
 from .verify import ServedGate
 
 TRIAL_COMMAND = (sys.executable, "-P", "-c", "import sys; from energyopt.cli.trial import main; sys.exit(main())")
@@ -36,9 +38,6 @@ TRIAL_COMMAND = (sys.executable, "-P", "-c", "import sys; from energyopt.cli.tri
 
 LAUNCH_SECONDS = 8.0
 """Start of one trial's process until it takes load: import of torch 2 s, a model of 135M from GGUF 2-4 s (2 cores)."""
-
-EVALUATOR_KEY = "evaluator"
-"""Where a study keeps which evaluator it runs on, among the facts of its machine; absent is the embedded engine."""
 
 DEFAULT_SLOS = ("ttft:p90<2s", "itl:p99<1s")
 QUICK_SLOS = ("ttft:p90<3s", "itl:p99<2s")
@@ -148,6 +147,7 @@ def _budget(request: TuneRequest) -> tuple[Budget, MeasurePlan]:
     pairs = request.pairs if request.pairs is not None else (3 if request.quick else 4)
     window = request.window or Seconds(8.0 if request.quick else 30.0)
     plan = MeasurePlan(warmup=Seconds(2.0 if request.quick else 5.0), window=window, timeout=Seconds(window + 240.0))
+    plan = plan.model_copy(update={"settle": Seconds(0.0 if request.quick else 15.0)})
     limit = request.time_limit or (Seconds(280.0) if request.quick else None)
     shortest = (1 + 2 * pairs) * (LAUNCH_SECONDS + plan.warmup + plan.window)
     if limit is not None and limit < shortest:
@@ -170,21 +170,18 @@ def run_study(
 
     ``owner`` is who holds the study already, if somebody does. Raises NoFeasibleError and whatever stopped it.
     """
-    study = session.store.study(study_id)
-    devices = device_identities(study.spec.baseline.decode.engine.device)
-    evaluator = EmbeddedEvaluator(
-        TRIAL_COMMAND, log_dir=study_folder(session, study_id) / "logs", meter=study.machine.get("meter", "auto")
-    )
-    put_back_left()
-    runner = StudyRunner(
-        session.store,
-        evaluator,
-        power_controller(devices),
-        MonotonicClock(),
-        owner or new_owner(),
-        on_progress,
-        gate=ServedGate(study.spec.baseline),
-    )
+    study, clock = session.store.study(study_id), MonotonicClock()
+    kind = chosen(study.machine).kind
+    evaluator, power = make_evaluator(session, study, TRIAL_COMMAND), no_power()
+    if kind not in UNREAL:
+        devices = device_identities(study.spec.baseline.decode.engine.device)
+        found = find_meter(study.machine.get("meter", "auto"), devices)
+        for source in found.sources:
+            source.close()  # each trial opens its own
+        evaluator, power = SettledEvaluator(evaluator, HostBusy(found.statuses), clock), power_controller(devices)
+        put_back_left()
+    gate = ServedGate(study.spec.baseline) if kind == "embedded" else None
+    runner = StudyRunner(session.store, evaluator, power, clock, owner or new_owner(), on_progress, gate=gate)
     try:
         return runner.run(study_id)
     finally:

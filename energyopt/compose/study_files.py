@@ -18,17 +18,17 @@ from energyopt.core.study import StudyRecord, StudySpec, StudyState, TrialOutcom
 from energyopt.core.units import Seconds
 from engine.models import resolve_model
 from tuner.defaults import host_space
-from tuner.evaluators.choice import EvaluatorChoice
 from tuner.paths import read_path
 from tuner.space import Params, SearchSpace
 from tuner.study_file import StudyFile
 from tuner.workload.chat import chat_workload
 
+from .evaluators import EVALUATOR_KEY, UNREAL, chosen
 from .footprint import study_facts
 from .machine import describe_machine, usable_cores
 from .meters import device_identities, find_meter, highest_clock, power_range
 from .results import Session
-from .study import EVALUATOR_KEY, LAUNCH_SECONDS, PlannedStudy
+from .study import LAUNCH_SECONDS, PlannedStudy
 
 MAX_BYTES = 2**20
 REVISION_OF = "revision_of"
@@ -77,7 +77,7 @@ def plan_file(file: StudyFile) -> PlannedStudy:
         resolve_model(file.model)
     baseline = _baseline(file)
     devices = device_identities(baseline.decode.engine.device)
-    simulated = file.evaluator.kind in ("simulator", "replay")
+    simulated = file.evaluator.kind in UNREAL
     meter = find_meter(file.meter, devices)
     for source in meter.sources:
         source.close()
@@ -107,7 +107,7 @@ def plan_file(file: StudyFile) -> PlannedStudy:
     run = 0.5 if simulated else LAUNCH_SECONDS + plan.warmup + plan.window
     everything = (min(budget.trials, len(points.points)) + 2 * budget.verify_pairs) * run
     machine = describe_machine() | {"energy": " ".join(meter.reasons), "meter": file.meter}
-    machine |= study_facts(file.footprint) | {EVALUATOR_KEY: file.evaluator.model_dump_json(exclude_defaults=True)}
+    machine |= {**study_facts(file.footprint), EVALUATOR_KEY: file.evaluator.model_dump_json(exclude_defaults=True)}
     expected = Seconds(min(everything, budget.seconds or everything))
     return PlannedStudy(spec, machine, len(points.points), points.removed, expected, meter.reasons)
 
@@ -163,14 +163,10 @@ def _differing(old: StudyRecord, planned: PlannedStudy) -> str | None:
         "workload": (mine.workload, theirs.workload),
         "slos": (mine.slos, theirs.slos),
         "measure": (mine.plan, theirs.plan),
-        "evaluator": (_evaluator(planned.machine), _evaluator(old.machine)),
+        "evaluator": (chosen(planned.machine), chosen(old.machine)),
         "meter": (planned.machine.get("meter"), old.machine.get("meter")),
     }
     return next((name for name, (new, known) in pairs.items() if new != known), None)
-
-
-def _evaluator(machine: Mapping[str, str]) -> EvaluatorChoice:
-    return EvaluatorChoice.model_validate_json(machine.get(EVALUATOR_KEY, "{}"))
 
 
 def _point(space: SearchSpace, trial: TrialRecord) -> Params | None:

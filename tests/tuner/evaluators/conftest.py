@@ -86,6 +86,97 @@ def build(config, meter):
 sys.exit(serve_trial(build))
 """
 
+STUB = """
+import json, os, signal, subprocess, sys, threading, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+words = sys.argv[1:]
+model = words[words.index("--model-path") + 1] if "--model-path" in words else words[0]
+port = int(words[words.index("--port") + 1])
+kind, _, argument = model.partition("=")
+print("starting with", " ".join(words), flush=True)
+if argument:
+    helper = subprocess.Popen(["sleep", "600"])
+    with open(argument, "a") as f: f.write(f"{os.getpid()} {helper.pid} {' '.join(words)}\\n")
+if kind == "oom":
+    print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB", flush=True); sys.exit(1)
+if kind == "crash":
+    print("Segmentation fault in kernel", flush=True); os.abort()
+if kind == "busy" or (kind == "busy-once" and open(argument).read().count("--port") == 1):
+    print("OSError: [Errno 98] error while attempting to bind on address: address already in use", flush=True)
+    sys.exit(1)
+if kind == "hang":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+asked, ready = 0, time.monotonic() + 0.4
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *words): pass
+
+    def answer(self, body, status=200):
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        if self.path == "/v1/models": self.answer({"data": [{"id": model}]})
+        elif self.path == "/version": self.answer({"version": "0.23.1rc2"})
+        elif self.path == "/get_server_info": self.answer({"version": "0.5.9"})
+        else: self.answer({"status": "green"})
+
+    def do_POST(self):
+        global asked
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if time.monotonic() < ready or kind == "never-ready":
+            return self.answer({"error": {"message": "still loading"}}, 503)
+        if not body.get("stream"):
+            return self.answer({"choices": [{"message": {"content": "x"}}], "usage": {"completion_tokens": 1}})
+        asked += 1
+        if kind == "dies" and asked > 5:
+            print("RuntimeError: NCCL error", flush=True); os._exit(7)
+        if kind == "late-oom" and asked > 5:
+            print("torch.OutOfMemoryError: CUDA out of memory.", flush=True); os._exit(1)
+        if kind == "stalls": time.sleep(600)
+        count = body.get("max_tokens") or body["max_completion_tokens"]
+        if kind == "wrong": count = max(1, count - 3)
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for number in range(count):
+            time.sleep(0.002)
+            end = "length" if number == count - 1 else None
+            self.event({"choices": [{"index": 0, "delta": {"content": " t"}, "finish_reason": end}]})
+        usage = {"prompt_tokens": 20, "completion_tokens": count, "total_tokens": 20 + count}
+        self.event({"choices": [], "usage": {**usage, "prompt_tokens_details": {"cached_tokens": 8}}})
+        self.piece(b"data: [DONE]\\n\\n")
+        self.piece(b"")
+
+    def event(self, data):
+        whole = {"id": "x", "object": "chat.completion.chunk", "model": model, **data}
+        self.piece(b"data: " + json.dumps(whole).encode() + b"\\n\\n")
+
+    def piece(self, data):
+        self.wfile.write(f"{len(data):x}\\r\\n".encode() + data + b"\\r\\n")
+        self.wfile.flush()
+
+
+ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+@pytest.fixture(scope="session")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """A program that behaves like an external engine's server, well or badly by the name of its model."""
+    path = tmp_path_factory.mktemp("stub") / "server.py"
+    path.write_text(STUB, encoding="utf-8")
+    return (sys.executable, "-S", str(path))
+
 
 @pytest.fixture
 def command() -> list[str]:
