@@ -57,8 +57,8 @@ class KvEventFeed:
     async def read(self, epoch: str | None = None, after: int = 0) -> AsyncGenerator[KvNews | None]:
         """Batches from the one behind number ``after`` of log ``epoch``; a listing of everything where that is gone.
 
-        None comes when there was nothing for 15 s, so that a dead connection or engine is found out. Ends with ``close``,
-        or when a dead engine is asked to begin.
+        None comes when there was nothing for 15 s, so that a dead connection or engine is found out. Ends with
+        ``close``, or when a dead engine is asked to begin.
         """
         self._readers += 1
         if self._stop is not None:

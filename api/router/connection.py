@@ -47,6 +47,7 @@ class Connection(asyncio.Protocol):
         self._headed = self._complete = self._busy = self._paused = self._framed = False
         self._head_only = False
         self._failure: BackendError | None = None
+        self._sink: Callable[[bytes], None] | None = None
 
     @property
     def complete(self) -> bool:
@@ -92,6 +93,29 @@ class Connection(asyncio.Protocol):
         if self._failure is not None and not self._complete:
             raise self._failure
         return b""
+
+    async def pour(self, sink: Callable[[bytes], None]) -> None:
+        """Give every further piece to ``sink`` as it comes, to the end. Raises BackendError where it broke off."""
+        self._sink = sink
+        self._flush()
+        try:
+            while not self._complete and self._failure is None:
+                await self._wait()
+        finally:
+            self._sink = None
+        if not self._complete and self._failure is not None:
+            raise self._failure
+
+    def hold(self, full: bool) -> None:
+        """Stop reading while whoever takes the pieces has too many of them."""
+        if self._transport is not None and full != self._paused and not self._complete:
+            self._paused = full
+            (self._transport.pause_reading if full else self._transport.resume_reading)()
+
+    def _flush(self) -> None:
+        if self._sink is not None and self._pieces:
+            pieces, self._pieces, self._waiting = self._pieces, [], 0
+            self._sink(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def fail(self, message: str) -> None:
         """End it with an error for whoever waits."""
@@ -140,6 +164,11 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.fail(f"The backend sent no HTTP answer: {error}.")
+            return
+        if self._sink is not None:
+            self._flush()
+            if self._complete:
+                self._wake()
             return
         if self._waiting > HIGH_WATER and not self._paused and self._transport is not None:
             self._paused = True

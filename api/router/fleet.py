@@ -71,7 +71,7 @@ class Fleet:
         answer then says so.
         """
         now = self._clock.now()
-        left = [backend for backend in self.backends if backend.name not in tried]
+        left = [backend for backend in self.backends if backend.name not in tried] if tried else self.backends
         up = [one for one in left if one.health.fit(now)] or [one for one in left if one.health.last_resort()]
         return [one for one in up if one.serves(model)] or ([] if tried else up)
 
@@ -80,8 +80,12 @@ class Fleet:
 
         Raises OverloadedError: nobody is healthy, the queue is full, or no place came in time.
         """
-        self._check(model, tried)
-        seat = None if self._waiting else self._place(asked, model, tried)
+        if self.draining:
+            raise OverloadedError("This router drains and takes no new request.", retry_after=UNHEALTHY_RETRY_AFTER)
+        fit = self.fit(model, tried)
+        if not fit:
+            raise OverloadedError("No backend is healthy.", retry_after=UNHEALTHY_RETRY_AFTER)
+        seat = None if self._waiting else self._place(asked, fit)
         if seat is not None:
             return seat
         if len(self._waiting) >= self._max_queue:
@@ -120,8 +124,8 @@ class Fleet:
                 waiter.seat.set_exception(self._overloaded("This router ends."))
         self._waiting.clear()
 
-    def _place(self, asked: Asked, model: str | None, tried: Collection[str]) -> Seat | None:
-        free = {backend.name: backend for backend in self.fit(model, tried) if not backend.full}
+    def _place(self, asked: Asked, fit: Sequence[Backend]) -> Seat | None:
+        free = {backend.name: backend for backend in fit if not backend.full}
         if not free:
             return None
         choice, ticket = self.desk.give(asked, list(free))
@@ -135,7 +139,7 @@ class Fleet:
             wish = (waiter.model, waiter.tried)
             if wish in stuck:
                 continue
-            seat = self._place(waiter.asked, waiter.model, waiter.tried)
+            seat = self._place(waiter.asked, self.fit(waiter.model, waiter.tried))
             if seat is None:
                 stuck.add(wish)
             else:
@@ -149,12 +153,6 @@ class Fleet:
             waiter.seat.cancel()
         elif waiter.seat.done() and not waiter.seat.cancelled() and waiter.seat.exception() is None:
             self.leave(waiter.seat.result())
-
-    def _check(self, model: str | None, tried: Collection[str]) -> None:
-        if self.draining:
-            raise OverloadedError("This router drains and takes no new request.", retry_after=UNHEALTHY_RETRY_AFTER)
-        if not self.fit(model, tried):
-            raise OverloadedError("No backend is healthy.", retry_after=UNHEALTHY_RETRY_AFTER)
 
     def _overloaded(self, message: str) -> OverloadedError:
         return OverloadedError(message, retry_after=self._turnover.retry_after())

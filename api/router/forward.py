@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
@@ -19,7 +20,7 @@ from engine.routing.names import BYTES_PER_TOKEN
 from .backend import Backend
 from .connection import Connection
 from .counts import Counts
-from .door import CUT
+from .door import DOOR, Outlet
 from .errors import BackendError
 from .fleet import Fleet, Seat
 from .headers import Header, back, onward, value_of
@@ -44,6 +45,11 @@ class Exchange:
     arrived: Seconds
     started: bool = False
     events: bool = False
+
+    @property
+    def outlet(self) -> Outlet:
+        outlet: Outlet = self.scope["extensions"][DOOR]
+        return outlet
 
 
 class Forwarder:
@@ -90,10 +96,9 @@ class Forwarder:
     async def _attempt(self, exchange: Exchange, seat: Seat, tried: list[str]) -> bool:
         """One backend's try; False if nothing has reached the client and another backend may do better."""
         backend, connection, outcome, produced = seat.backend, None, "gone", 0
-        again = len(tried) <= self._retries and bool(self._fleet.fit(exchange.view.model, tried))
         try:
             connection = await self._send(exchange, backend)
-            if connection.status in ELSEWHERE and again:
+            if connection.status in ELSEWHERE and self._may_go_on(exchange, tried):
                 outcome = str(connection.status)
                 self._judge(backend, connection.status)
                 return False
@@ -105,7 +110,7 @@ class Forwarder:
         except BackendError as error:
             outcome = "broken"
             self._fault(backend, error)
-            if not exchange.started and again:
+            if not exchange.started and self._may_go_on(exchange, tried):
                 return False
             await _break(exchange, error)
         finally:
@@ -114,6 +119,10 @@ class Forwarder:
                 backend.pool.release(connection)
             self._fleet.leave(seat, produced)
         return True
+
+    def _may_go_on(self, exchange: Exchange, tried: list[str]) -> bool:
+        """Whether there is another backend to try."""
+        return len(tried) <= self._retries and bool(self._fleet.fit(exchange.view.model, tried))
 
     async def _send(self, exchange: Exchange, backend: Backend) -> Connection:
         scope = exchange.scope
@@ -128,21 +137,22 @@ class Forwarder:
 
     async def _relay(self, exchange: Exchange, seat: Seat, connection: Connection) -> int:
         """Pass the answer on as it comes; returns about how many tokens it had: pieces of a stream, or by length."""
-        send, pieces, size = exchange.send, 0, 0
+        send = exchange.send
         headers = back(connection.headers)
         exchange.started, exchange.events = True, _is_event_stream(headers)
         await send({"type": "http.response.start", "status": connection.status, "headers": headers})
-        while True:
-            data = await connection.read()
-            if not pieces:
-                self._fleet.desk.book.began(seat.ticket)
-                self._counts.first_byte(seat.backend.name).add(self._clock.now() - exchange.arrived)
-            pieces += 1
-            size += len(data)
-            ended = not data or connection.complete
-            await send({"type": "http.response.body", "body": data, "more_body": not ended})
-            if ended:
-                return pieces if exchange.events else size // BYTES_PER_TOKEN
+        data = await connection.read()
+        self._fleet.desk.book.began(seat.ticket)
+        self._counts.first_byte(seat.backend.name).add(self._clock.now() - exchange.arrived)
+        counted = _Counted(exchange.outlet.pour)
+        if connection.complete or not data:
+            await send({"type": "http.response.body", "body": data, "more_body": False})
+            counted.add(data)
+        else:
+            counted(data)
+            await _poured(exchange.outlet, connection, counted)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return counted.pieces if exchange.events else counted.size // BYTES_PER_TOKEN
 
     def _judge(self, backend: Backend, status: int) -> None:
         if status in SICK:
@@ -176,13 +186,38 @@ async def _break(exchange: Exchange, error: BackendError) -> None:
         event = b"\n\nevent: error\ndata: " + problem_of(error).body + b"\n\n"
         await exchange.send({"type": "http.response.body", "body": event, "more_body": False})
     else:
-        exchange.scope["extensions"][CUT]()
+        exchange.outlet.cut()
 
 
 def _is_event_stream(headers: list[Header]) -> bool:
     """Whether an error event may follow what was sent: an event stream whose length was not announced."""
     kind = value_of(headers, b"content-type") or b""
     return kind.lower().startswith(b"text/event-stream") and value_of(headers, b"content-length") is None
+
+
+class _Counted:
+    """Passes pieces on and counts them."""
+
+    def __init__(self, pour: Callable[[bytes], None]) -> None:
+        self.pieces = self.size = 0
+        self._pour = pour
+
+    def __call__(self, data: bytes) -> None:
+        self.add(data)
+        self._pour(data)
+
+    def add(self, data: bytes) -> None:
+        self.pieces += 1
+        self.size += len(data)
+
+
+async def _poured(outlet: Outlet, connection: Connection, sink: Callable[[bytes], None]) -> None:
+    """The rest of a body from one connection into the other, as fast as the slower of the two."""
+    outlet.watch(connection.hold)
+    try:
+        await connection.pour(sink)
+    finally:
+        outlet.watch(None)
 
 
 class _Departure:

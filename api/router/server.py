@@ -22,6 +22,7 @@ class RouterServer(Server):
         self._loop: asyncio.AbstractEventLoop | None = None
         self.config.http = door(router.config.max_header_bytes)
         self.config.date_header = False  # the backend's passes through
+        self.config.proxy_headers = False  # what a client says of itself is for the backend to believe
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Protocol
 
 KEPT_NAMES = 1 << 18
@@ -115,7 +115,8 @@ class EventLog:
         oldest = self._batches[0].number if self._batches else self.newest + 1
         if not oldest - 1 <= number <= self.newest:
             return None
-        return [batch for batch in self._batches if batch.number > number]
+        later = list(takewhile(lambda batch: batch.number > number, reversed(self._batches)))
+        return later[::-1]
 
     def listing(self) -> KvBatch:
         """Everything that is held as of the newest batch, as if it were that batch."""

@@ -10,8 +10,8 @@ from energyopt.core.units import Seconds
 
 from .ports import WorkerLoad
 
-FADING = Seconds(120.0)
-"""Seconds in which recent work fades to 1/e."""
+FADING = Seconds(600.0)
+"""Seconds in which recent work fades to 1/e: long against a session's pauses, short against a day's load."""
 
 
 @dataclass(frozen=True, slots=True)

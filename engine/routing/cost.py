@@ -19,6 +19,8 @@ TIER_CREDIT: Mapping[str, float] = {"device": 1.0, "host": 0.75, "disk": 0.25, "
 class CostModel:
     """Weights. ``decode`` and ``recent`` are prompt tokens per token of that load; ``joules`` prompt tokens per joule.
 
+    ``recent`` bounds what evenness may cost: a session leaves an idle worker only if the tokens of its prefix are fewer
+    than that share of the work by which the worker is ahead.
     ``joules`` 0 leaves energy out; a worker whose joules are not known then costs none, so either all should be known
     or the weight be 0.
     """

@@ -27,9 +27,9 @@ class _Bound:
 class SessionAware:
     """Binds each session to a worker and weighs every later request anew.
 
-    The bound worker is credited with the session's last prompt, or with what the engine itself says it still holds;
-    other workers with what they are known to hold. Requests without a session go by prefix and load. A binding to a
-    worker that is not among the choices is forgotten, and of ``MAX_SESSIONS`` bindings the oldest.
+    Workers are credited with what they are known to hold. Where nothing is known of a prompt's content, the bound
+    worker is credited with the session's last prompt. Requests without a session go by prefix and load. A binding to a
+    worker that is not among the choices is replaced, and of ``MAX_SESSIONS`` bindings the oldest is forgotten.
     """
 
     def __init__(self, cost: CostModel, *, seed: int = 0, idle: Seconds = IDLE) -> None:
@@ -42,7 +42,7 @@ class SessionAware:
 
         def held(worker: WorkerLoad) -> Overlap:
             known = request.overlap(worker.name)
-            if bound is None or worker.name != bound.worker or known.exact:
+            if bound is None or worker.name != bound.worker or known.exact or request.key:
                 return known
             remembered = min(bound.tokens, request.prompt_tokens)
             return known if known.tokens >= remembered else Overlap({"device": remembered})

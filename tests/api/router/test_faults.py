@@ -127,7 +127,9 @@ def test_a_backend_that_fails_in_a_row_is_left_alone_for_a_while(world: Any) -> 
         for _ in range(8):
             assert http.post("/v1/completions", json=CHAT).status_code == 200
         known = len(bad.seen)
-        assert 2 <= known <= 4  # a kept connection that is cut before the first byte is replaced once
+        for _ in range(4):
+            assert http.post("/v1/completions", json=CHAT).status_code == 200
+        assert len(bad.seen) == known >= 2  # one request may use up several kept connections
         assert http.get("/router/backends").json()["backends"][0]["state"] == "ejected"
         assert f'ejections_total{{backend="{router.router.fleet.backends[0].name}"}} 1.0' in http.get("/metrics").text
         time.sleep(0.35)

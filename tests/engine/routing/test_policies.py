@@ -133,9 +133,9 @@ def test_a_session_stays_exactly_as_long_as_that_costs_less_than_its_cache_is_wo
 ) -> None:
     policy = make_policy(name, CostModel({"device": credit}))
     idle = [WorkerLoad("home")]
-    policy.choose(RouteRequest(cached, Seconds(0.0), "s", b"s"), idle)
+    policy.choose(RouteRequest(cached, Seconds(0.0), "s"), idle)
     held = {"home": Overlap({"device": cached})} if name == "prefix" else {}
-    request = RouteRequest(cached + more, Seconds(1.0), "s", b"s", 0, held)
+    request = RouteRequest(cached + more, Seconds(1.0), "s", b"", 0, held)
     chosen = policy.choose(request, [WorkerLoad("other"), WorkerLoad("home", prefill_tokens=busy)])
     worth = credit * cached
     if busy < worth - 1e-6:
@@ -150,6 +150,14 @@ def test_a_session_trusts_the_engine_more_than_its_own_memory() -> None:
     evicted = {"home": Overlap({}, exact=True), "other": Overlap({"device": 500}, exact=True)}
     again = RouteRequest(1100, Seconds(1.0), "s", overlaps=evicted)
     assert policy.choose(again, [WorkerLoad("home"), WorkerLoad("other")]).worker == "other"
+
+
+def test_a_session_does_not_credit_a_prompt_that_is_known_to_be_another() -> None:
+    """A sub-agent of the session may begin with a prompt of its own, which any worker can take."""
+    policy = make_policy("session")
+    policy.choose(RouteRequest(1000, Seconds(0.0), "s", b"main"), [WorkerLoad("home")])
+    busy, free = WorkerLoad("home", prefill_tokens=10), WorkerLoad("other")
+    assert policy.choose(RouteRequest(1000, Seconds(1.0), "s", b"sub"), [busy, free]).worker == "other"
 
 
 def test_an_idle_session_is_forgotten() -> None:
