@@ -9,6 +9,7 @@ from energyopt.core.clock import Clock
 from energyopt.core.config import KvTransferConfig
 from energyopt.core.errors import ConfigError
 
+from ..kv.mooncake import MooncakeAddress, MooncakeStore
 from ..kv.ports import BlockMover
 from ..kv.tier_counter import TierCounter
 from .client import WireSource, by_shared_memory, by_tcp
@@ -16,11 +17,12 @@ from .exchange import Address, Exchange
 from .leases import LeaseBook
 from .lender import Lender
 from .params import Offer
+from .pooled import PooledLending, PooledSource
 from .ports import REMOTE, KvSource
 from .server import BlockServer, shared_listener, tcp_listener
 
-PULL, SHARED = "pull", "shm"
-"""Transfer modes: vLLM's name for blocks that the decode side reads from its peer, and ours through shared memory."""
+PULL, SHARED, POOLED = "pull", "shm", "store"
+"""Transfer modes: vLLM's name for blocks that the decode side reads from its peer; ours for shared memory and pools."""
 
 _EVERYWHERE = ("0.0.0.0", "::", "")
 
@@ -30,6 +32,8 @@ def open_exchange(config: KvTransferConfig, mover: BlockMover, clock: Clock, *, 
     engine = secrets.token_hex(16)
     book, counter = LeaseBook(clock, seconds=config.lease), TierCounter(REMOTE)
     lender = Lender(book, mover, counter, clock)
+    if config.transport == "mooncake":
+        return _over_a_pool(config, mover, clock, lender, counter, engine)
     host = config.advertise or config.host
     if config.transport == "tcp" and host in _EVERYWHERE:
         raise ConfigError(f"Peers cannot reach {host!r}: say with kv_transfer advertise how they reach this host.")
@@ -55,8 +59,29 @@ def open_exchange(config: KvTransferConfig, mover: BlockMover, clock: Clock, *, 
     )
 
 
+def _over_a_pool(
+    config: KvTransferConfig, mover: BlockMover, clock: Clock, lender: Lender, counter: TierCounter, engine: str
+) -> Exchange:
+    """Blocks by way of Mooncake Store. Raises ConfigError for a bad address, or without its library."""
+    address = MooncakeAddress.parse(config.pool or "")
+    shelf = MooncakeStore(address, f"hand-over/{mover.layout}", config.pool_bytes, mover.block_bytes)
+    lending = PooledLending(shelf, lender, mover, clock)
+    return Exchange(
+        mover,
+        clock,
+        lender.book,
+        Address(engine, "pool", 0, POOLED),
+        lambda offer: PooledSource(shelf, mover.block_bytes, clock, allocate=mover.allocate),
+        permits=_any_host,
+        recompute=config.failure_policy == "recompute",
+        counter=counter,
+        on_lend=lending.push,
+        on_close=lending.close,
+    )
+
+
 def _any_host(offer: Offer) -> str | None:
-    """Shared memory has no hosts."""
+    """Shared memory has no hosts, and a pool is where the configuration says."""
     return None
 
 

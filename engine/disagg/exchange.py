@@ -19,7 +19,7 @@ from ..kv.checksum import checksum
 from ..kv.ports import BlockMover, TierCounts
 from ..kv.tier_counter import TierCounter
 from .errors import HandOverError, Reason
-from .leases import LeaseBook
+from .leases import Lease, LeaseBook
 from .params import Offer
 from .peer import Peer
 from .ports import CHUNK, NOTHING_PULLED, REMOTE, Ask, KvSource, Part, Pulled
@@ -58,6 +58,7 @@ class Exchange:
         permits: Callable[[Offer], str | None] = lambda offer: None,
         recompute: bool = True,
         counter: TierCounter | None = None,
+        on_lend: Callable[[Lease], None] = lambda lease: None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.recompute = recompute
@@ -68,6 +69,7 @@ class Exchange:
         self._connect = connect
         self._permits = permits
         self._counter = counter or TierCounter(REMOTE)
+        self._on_lend = on_lend
         self._on_close = on_close
         self._peers: OrderedDict[tuple[str, str, int], Peer] = OrderedDict()
         self._held: dict[str, Offer] = {}
@@ -133,6 +135,7 @@ class Exchange:
 
     def lend(self, tables: tuple[tuple[int, ...], ...], num_tokens: int, digest: bytes) -> Offer:
         lease = self._book.lend(tables, num_tokens, digest)
+        self._on_lend(lease)
         at, expires = self._address, time.time() + self._book.seconds
         return Offer(
             at.engine, lease.id, at.host, at.port, self._mover.layout, num_tokens, tables, expires=expires, mode=at.mode

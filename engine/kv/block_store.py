@@ -99,6 +99,13 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing to end."""
 
+    def discard(self, prefix: bytes) -> None:
+        """Forget every block whose key begins so."""
+        self._check()
+        with self._lock:
+            for name in [name for name in self._blocks if name[0] == self._layout and name[1].startswith(prefix)]:
+                del self._blocks[name]
+
     def corrupt(self, key: bytes) -> None:
         """Flip a byte of a stored block."""
         content, check = self._blocks[self._layout, key]

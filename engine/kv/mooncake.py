@@ -138,6 +138,12 @@ class MooncakeStore:
         if code < 0:
             raise StoreDownError(f"The pool at {self._address.master} did not forget its blocks: code {code}.")
 
+    def discard(self, prefix: bytes) -> None:
+        """Forget every block whose key begins so."""
+        code = self._connected().remove_by_regex(f"^{self._prefix}{prefix.hex()}", True)
+        if code < 0:
+            raise StoreDownError(f"The pool at {self._address.master} did not remove blocks: code {code}.")
+
     def close(self) -> None:
         with self._connecting:
             client, self._client, self._closed = self._client, None, True
