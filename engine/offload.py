@@ -9,13 +9,17 @@ from energyopt.core.clock import Clock
 from energyopt.core.config import EngineConfig, KvConfig
 from energyopt.core.errors import ConfigError
 from energyopt.core.layouts import describe_layout
+from energyopt.core.units import Bytes
 
+from .batch import CacheShape
 from .disagg.assembly import open_exchange
+from .disagg.geometry import Geometry, ShardedMover, shards_of
 from .disagg.ports import Remote
 from .fingerprint import kv_layout
 from .kv.assembly import open_tiers
 from .kv.chooser import Chooser, LoadAlways, LoadIfCheaper
 from .kv.economy import Economy
+from .kv.ports import BlockMover
 from .kv.tiers import Tiers
 from .model.rounded import BITS
 from .models import OpenedModel
@@ -58,14 +62,28 @@ def exchange_for(config: EngineConfig, loaded: OpenedModel, runner: AnyRunner, c
     return open_exchange(config.kv_transfer, mover, clock, secret=os.environ.get(SECRET, "").encode())
 
 
-def mover_for(config: EngineConfig, loaded: OpenedModel, runner: AnyRunner) -> TorchMover:
-    """Raises ConfigError where blocks are spread over ranks."""
+def mover_for(config: EngineConfig, loaded: OpenedModel, runner: AnyRunner) -> BlockMover:
+    """Whole blocks, also where ranks hold parts of them. Raises ConfigError for parts that no whole is made of."""
     if isinstance(runner, ParallelRunner):
-        raise ConfigError(
-            f"KV tiers and hand-overs are not allowed with the layout {describe_layout(config.layout)}: "
-            "a block is spread over ranks there; they need one rank, tp=1."
-        )
+        return _spread_mover(config, loaded, runner)
     return TorchMover(runner.pool, kv_layout(loaded, runner.cache, kv_form(config, runner)))
+
+
+def _spread_mover(config: EngineConfig, loaded: OpenedModel, runner: ParallelRunner) -> ShardedMover:
+    """A whole block has the name and the bytes that it has in an engine of one rank."""
+    spec, cache = loaded.spec, runner.cache
+    numbers = tuple(getattr(spec, name, None) for name in ("kv_heads", "head_dim"))
+    heads, width = (number if isinstance(number, int) else 0 for number in numbers)
+    if runner.replicas > 1 or cache.groups or not heads * width:
+        raise ConfigError(
+            f"KV tiers and hand-overs are not allowed with the layout {describe_layout(config.layout)} of this model: "
+            "they move blocks of one cache, all of whose layers keep keys and values; one rank, tp=1, can."
+        )
+    shards = shards_of(
+        whole := Geometry(spec.layers, cache.block_tokens, heads, width * loaded.dtype.itemsize), config.layout
+    )
+    shape = CacheShape(cache.num_blocks, cache.block_tokens, Bytes(whole.block_bytes))
+    return ShardedMover(kv_layout(loaded, shape, kv_form(config, runner)), whole, shards, runner.movers)
 
 
 def kv_form(config: EngineConfig, runner: AnyRunner) -> str:

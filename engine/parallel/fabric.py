@@ -37,7 +37,8 @@ class Meeting(_Plain):
 
 class Setup(_Plain):
     """All that one rank is told. ``logits`` is where a rank that ``speaks`` puts its results, in turn into each of
-    ``slots`` parts; ``meetings`` are those of the whole engine, in the order in which they are joined."""
+    ``slots`` parts; ``meetings`` are those of the whole engine, in the order in which they are joined. ``inward`` and
+    ``outward`` are links to and from the engine, for copies of blocks."""
 
     config: EngineConfig
     rank: int
@@ -49,6 +50,8 @@ class Setup(_Plain):
     speaks: bool
     logits: Region
     slots: int
+    inward: Region
+    outward: Region
 
 
 class Wiring:
@@ -67,17 +70,23 @@ class Wiring:
         ]
         self._ways = [(way, SharedLink.reserve(arena) if shared else None) for way in topology.ways()]
         self._logits = [arena.take(slots * logits_bytes) for _ in range(topology.layout.dp)]
+        self._copies = [(SharedLink.reserve(arena), SharedLink.reserve(arena)) for _ in topology.seats]
         self.memory = SharedMemory.create(arena.size)
         for group, region in self._groups:
             if region is not None:
                 SharedCollective.initialize(self.memory, region, len(group.ranks))
-        for _, region in self._ways:
-            if region is not None:
-                SharedLink.initialize(self.memory, region)
+        links = [region for _, region in self._ways if region is not None]
+        for region in (*links, *(end for both in self._copies for end in both)):
+            SharedLink.initialize(self.memory, region)
 
     def logits(self, replica: int) -> list[torch.Tensor]:
         """The slots that a replica's speaker fills in turn."""
         return float_slots(self.memory, self._logits[replica], self._slots)
+
+    def copies(self, rank: int) -> tuple[Link, Link]:
+        """The engine's ends of the links to a rank and from it, on which blocks are copied."""
+        inward, outward = self._copies[rank]
+        return SharedLink(self.memory, inward), SharedLink(self.memory, outward)
 
     def setup(self, seat: Seat, config: EngineConfig, folder: Path) -> Setup:
         """What the rank at ``seat`` is told; ``folder`` is private to this engine."""
@@ -108,6 +117,8 @@ class Wiring:
             speaks=topology.speaker(seat.replica) == seat,
             logits=self._logits[seat.replica],
             slots=self._slots,
+            inward=self._copies[seat.rank][0],
+            outward=self._copies[seat.rank][1],
         )
 
 

@@ -22,11 +22,12 @@ class ThreadCrew:
         self._memory = memory
         self._channels: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._sending = threading.Lock()
         for name in names:
             ours, theirs = socket.socketpair()
             ours.settimeout(60)
             self._channels.append(ours)
-            self._threads.append(threading.Thread(target=self._live, args=(theirs,), name=name))
+            self._threads.append(threading.Thread(target=self._live, args=(theirs,), name=name, daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -35,7 +36,8 @@ class ThreadCrew:
 
     def send(self, kind: Kind, body: bytes = b"", ranks: Sequence[int] | None = None) -> None:
         for rank in range(len(self._channels)) if ranks is None else ranks:
-            send(self._channels[rank], kind, body)
+            with self._sending:
+                send(self._channels[rank], kind, body)
 
     def receive(self, rank: int) -> tuple[Kind, bytes]:
         kind, body = receive(self._channels[rank])

@@ -41,7 +41,7 @@ class Launcher:
     """The ranks' processes; ``names`` say who they are, ``program`` what each runs with what it ``inherited``.
 
     A rank that ends before ``close`` takes the others with it. The constructor returns when all are started; raises
-    EngineError if one cannot be. Frames are read from one thread.
+    EngineError if one cannot be. Frames are read from one thread and sent from any.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Launcher:
         self._failure: EnergyoptError | None = None
         self._closing = False
         self._started = False
-        self._reading = threading.Lock()
+        self._reading, self._sending = threading.Lock(), threading.Lock()
         self._news, self._tell = socket.socketpair()
         started = threading.Event()
         self._watcher = threading.Thread(target=self._live, args=(started,), name="ranks", daemon=True)
@@ -88,7 +88,8 @@ class Launcher:
         """To all ranks, or to some. Raises the failure's error if a rank is gone or takes nothing any more."""
         for rank in range(len(self.channels)) if ranks is None else ranks:
             try:
-                send(self.channels[rank], kind, body)
+                with self._sending:
+                    send(self.channels[rank], kind, body)
             except EngineError as error:
                 raise self._lost(rank, error) from error
 

@@ -19,9 +19,11 @@ from ..batch import CacheShape
 from ..inputs import StepInputs
 from ..models import choose_device, load_model
 from ..runner import TorchRunner, cache_shape, device_identity
+from .copies import Copies
 from .fabric import GroupTransport, Joined, Setup, SharedTransport, float_slots
 from .groups import pack_groups
 from .guard import Inherited
+from .link import SharedLink
 from .memory import SharedMemory
 from .message import unpack_inputs
 from .wire import Kind, pack, pack_error, receive, send, unpack
@@ -63,6 +65,10 @@ def serve(channel: socket.socket, memory: SharedMemory) -> None:
             rows = rank.step(unpack_inputs(body))
             if rows is not None:
                 send(channel, Kind.RESULT, RESULT.pack(rows))
+        elif kind is Kind.READ:
+            rank.copies.read(body)
+        elif kind is Kind.WRITE:
+            rank.copies.write(body)
         else:
             raise EngineError(f"A rank does not take {kind.name}.")
 
@@ -81,7 +87,9 @@ class Rank:
             SharedTransport(memory, setup.rank) if shared else GroupTransport(Path(setup.folder), setup.rank, device),
         )
         self._loaded = load_model(setup.config, self._joined.place, device)
+        self._memory = memory
         self._runner: TorchRunner | None = None
+        self._copies: Copies | None = None
         self._slots = float_slots(memory, setup.logits, setup.slots)
         self._steps = 0
 
@@ -102,6 +110,15 @@ class Rank:
         own, config = cache_shape(self._loaded, self._setup.config), self._setup.config
         shape = CacheShape(blocks, own.block_tokens, own.bytes_per_block, own.groups)
         self._runner = TorchRunner(self._loaded, config, MonotonicClock(), shape)
+        links = (SharedLink(self._memory, self._setup.inward), SharedLink(self._memory, self._setup.outward))
+        self._copies = Copies(self._runner.pool, *links)
+
+    @property
+    def copies(self) -> Copies:
+        """Of blocks of its pool, once it has one."""
+        if self._copies is None:
+            raise EngineError("A rank has no KV pool yet.")
+        return self._copies
 
     def step(self, inputs: StepInputs) -> int | None:
         """This rank's share of a step; the number of rows of logits if it speaks for its replica."""

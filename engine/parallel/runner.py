@@ -11,6 +11,7 @@ import tempfile
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from ..inputs import idle_inputs, step_inputs
 from ..kv.layout import GroupSpec
 from ..models import OpenedModel, usable_threads
 from ..sampler import Sampler
+from .copies import RankMover
 from .fabric import Backend, Wiring
 from .groups import unpack_groups
 from .launcher import Launcher
@@ -113,6 +115,11 @@ class ParallelRunner:
     @property
     def devices(self) -> tuple[str, ...]:
         return self._devices
+
+    @property
+    def movers(self) -> tuple[RankMover, ...]:
+        """What moves each rank's part of blocks, by rank."""
+        return self._movers
 
     def run(self, batch: Batch) -> StepResult:
         self.start(batch)
@@ -202,11 +209,18 @@ class ParallelRunner:
         for seat in seats:
             self._ready(seat.rank)
         ranks.started()
+        self._movers = tuple(
+            RankMover(int(offer["bytes_per_block"]), partial(self._order, seat.rank), *self._wiring.copies(seat.rank))
+            for seat, offer in zip(seats, offers, strict=True)
+        )
         tokens, groups = _common(offers, config)
         size = sum(int(offer["bytes_per_block"]) for offer in offers) // config.layout.dp
         if config.layout.dp > 1:
             blocks -= 1  # the last one is where a replica without work writes
         return CacheShape(blocks, tokens * config.layout.dcp, Bytes(size), groups)
+
+    def _order(self, rank: int, kind: Kind, body: bytes) -> None:
+        self._ranks.send(kind, body, [rank])
 
     def _ready(self, rank: int) -> dict[str, Any]:
         kind, body = self._ranks.receive(rank)

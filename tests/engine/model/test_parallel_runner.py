@@ -12,18 +12,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from energyopt.core.clock import FakeClock, MonotonicClock
-from energyopt.core.config import EngineConfig, KvConfig, ParallelLayout
+from energyopt.core.config import EngineConfig, KvConfig, ParallelLayout, TierConfig
 from energyopt.core.errors import ConfigError, EngineError, ModelError
 from energyopt.core.units import Bytes, Seconds
 from engine.batch import Batch, Runner, ScheduledRequest
 from engine.flights import as_pipeline
 from engine.kv.configured import cache_for
+from engine.kv.coordinator import KvCoordinator
 from engine.models import load_model, open_model
+from engine.offload import mover_for, tiers_for
 from engine.parallel.fake import ThreadCrew
 from engine.parallel.launcher import Launcher
 from engine.parallel.memory import SharedMemory
@@ -39,17 +42,24 @@ LENGTHS = (1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 40)
 """Below, at and above every boundary of blocks of 4 that up to 4 ranks split."""
 
 
-def drive(runner: Runner, config: EngineConfig, lengths: Sequence[int] = LENGTHS, new: int = 6) -> list[list[int]]:
+def drive(
+    runner: Runner,
+    config: EngineConfig,
+    lengths: Sequence[int] = LENGTHS,
+    new: int = 6,
+    cache: KvCoordinator | None = None,
+) -> list[list[int]]:
     """Greedy continuations of one prompt a length; half of the prompts share a prefix."""
     depth = as_pipeline(runner).depth
-    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=512, depth=depth)
+    cache = cache or cache_for(config, runner.cache)
+    scheduler = Scheduler(config, cache, max_model_len=512, depth=depth)
     loop = StepLoop(scheduler, runner, lambda settled, record: None)
     params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
     prompts = [tuple((7 * at + (number % 2) * number) % 256 for at in range(n)) for number, n in enumerate(lengths)]
     requests = [Request(f"r{i}", prompt, params, Seconds(float(i))) for i, prompt in enumerate(prompts)]
     for request in requests:
         scheduler.add(request)
-    while loop.step():
+    while loop.step() or scheduler.has_work or scheduler.cache.busy:
         scheduler.check_integrity()
     return [request.output for request in requests]
 
@@ -172,6 +182,62 @@ def test_a_chunk_that_does_not_sample_answers_none_and_a_closed_runner_refuses(c
     runner.close()
     with pytest.raises(EngineError, match="closed"):
         runner.run(quiet)
+
+
+@pytest.mark.parametrize("sizes", [{"tp": 2, "pp": 3}, {"tp": 4}], ids=str)
+def test_blocks_over_ranks_are_moved_as_those_of_one(config: EngineConfig, sizes: dict[str, int]) -> None:
+    """So tiers keep them, and engines of other layouts take them over."""
+    loaded = load_model(config)
+    one = TorchRunner(loaded, config, MonotonicClock())
+    runner, changed = spread(config, **sizes)
+    try:
+        movers = mover_for(config, loaded, one), mover_for(changed, open_model(changed), runner)
+        assert len({mover.layout for mover in movers}) == 1
+        assert one.cache.bytes_per_block == movers[0].block_bytes == movers[1].block_bytes
+        prompt = list(range(3 * BLOCK))
+        for computing in (one, runner):
+            computing.run(Batch((ScheduledRequest(request(prompt, range(5)), 0, len(prompt), True),)))
+        parts = [[mover.allocate(mover.block_bytes) for _ in range(3)] for mover in movers]
+        for mover, views in zip(movers, parts, strict=True):
+            mover.read([2, 0, 1], views)
+        for ours, theirs in zip(*parts, strict=True):
+            assert np.allclose(np.frombuffer(ours, np.float32), np.frombuffer(theirs, np.float32), atol=1e-5)
+            assert np.frombuffer(ours, np.float32).any()
+        movers[1].write([8, 6, 7], parts[0])  # what one rank computed, into the pools of several
+        tokens = []
+        for blocks in (range(5), (6, 7, 8, 9)):
+            step = ScheduledRequest(request([*prompt, 9], blocks, temperature=0, logprobs=0), len(prompt), 1, True)
+            (sampled,) = runner.run(Batch((step,))).sampled
+            assert sampled is not None
+            tokens.append(sampled.token)
+        assert len(set(tokens)) == 1
+    finally:
+        runner.close()
+
+
+def test_what_cannot_be_moved_whole_is_refused(sparse: EngineConfig) -> None:
+    for sizes, words in (({"tp": 2, "dcp": 2}, "dcp = 2"), ({"dp": 2, "ep": 2}, "one cache")):
+        runner, changed = spread(sparse, **sizes)
+        try:
+            with pytest.raises(ConfigError, match=words):
+                mover_for(changed, open_model(changed), runner)
+        finally:
+            runner.close()
+
+
+def test_prefixes_come_back_from_a_tier_into_all_ranks(config: EngineConfig, wanted: list[list[int]]) -> None:
+    tier = TierConfig(kind="host", bytes_per_host=Bytes(2**22))
+    kept = config.model_copy(update={"kv": config.kv.model_copy(update={"tiers": (tier,)})})
+    runner, changed = spread(kept, tp=2)
+    tiers = tiers_for(changed, open_model(changed), runner, MonotonicClock())
+    assert tiers is not None
+    cache = cache_for(changed, runner.cache, tiers)
+    assert drive(runner, changed, cache=cache) == wanted
+    cache.reset("device")
+    assert drive(runner, changed, cache=cache) == wanted
+    assert sum(count.loads for count in cache.counts()) > 0
+    cache.close()
+    runner.close()
 
 
 def test_a_layout_that_breaks_a_rule_starts_nothing(config: EngineConfig) -> None:
