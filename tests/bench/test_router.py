@@ -96,7 +96,7 @@ class Client(asyncio.Protocol):
     """One connection; ``ask`` returns seconds to the first byte of the body's content, and when all has come."""
 
     def __init__(self) -> None:
-        self._first: float | None = None
+        self._first = 0.0
         self._mark = self._seen = b""
         self._done: asyncio.Future[None] | None = None
         self._end = b""
@@ -105,16 +105,15 @@ class Client(asyncio.Protocol):
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
 
     async def ask(self, request: bytes, mark: bytes, end: bytes) -> float:
-        self._first, self._mark, self._end, self._seen = None, mark, end, b""
+        self._first, self._mark, self._end, self._seen = 0.0, mark, end, b""
         self._done = asyncio.get_running_loop().create_future()
         start = time.perf_counter()
         self.transport.write(request)
         await self._done
-        assert self._first is not None
         return self._first - start
 
     def data_received(self, data: bytes) -> None:
-        if self._first is None and self._mark in data:
+        if not self._first and self._mark in data:
             self._first = time.perf_counter()
         self._seen = self._seen[-8:] + data
         if self._seen.endswith(self._end) and self._done is not None and not self._done.done():
