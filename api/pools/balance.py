@@ -15,8 +15,11 @@ from .workers import Role, Worker
 WINDOW, LOOK = 10.0, 0.5
 """Seconds of one measurement, and between two looks at how many legs run."""
 
+_ENOUGH_WORK = 0.2
+"""Busy share from which the draw of work can be told from that of rest."""
+
 _STEP_SECONDS = re.compile(r"^energyopt_step_seconds_total(?:\{[^}]*\})? (\S+)", re.MULTILINE)
-_POWER = re.compile(r"^energyopt_\w+_power_watts(?:\{[^}]*\})? (\S+)", re.MULTILINE)
+_ENERGY = re.compile(r'^energyopt_gpu_energy_joules_total\{[^}]*gpu_uuid="([^"]*)"[^}]*\} (\S+)', re.MULTILINE)
 
 
 class Balancer:
@@ -74,17 +77,18 @@ class Balancer:
         steps = {name: (after[name].steps - before[name].steps) / seconds for name in mine}
         busy = {name: min(1.0, steps[name] if role is Role.PREFILL else occupied[name]) for name in mine}
         mean = sum(busy.values()) / len(mine)
-        for name in mine:
-            if (watts := after[name].watts) is not None:
-                self._idle[name] = min(watts, self._idle.get(name, watts))
         flow = sum(after[name].served - before[name].served for name in mine) / seconds
-        idle, busiest = self._watts(mine, after, mean)
+        draws = [_watts(before[name], after[name], seconds) for name in mine]
+        idle, busiest = self._watts(mine, [watts for watts in draws if watts is not None], mean)
         return PoolLoad(len(mine), flow, mean, max(busy.values()) > 0.95, busiest, idle)
 
-    def _watts(self, mine: list[str], after: Mapping[str, _Seen], busy: float) -> tuple[float | None, float | None]:
+    def _watts(self, mine: list[str], seen: list[float], busy: float) -> tuple[float | None, float | None]:
         """Idle and busy watts of one engine: the least that was seen, and what the present draw means at full load."""
-        seen = [watts for name in mine if (watts := after[name].watts) is not None]
-        if len(seen) < len(mine) or busy < 0.2:
+        if len(seen) < len(mine):
+            return None, None
+        for name, watts in zip(mine, seen, strict=True):
+            self._idle[name] = min(watts, self._idle.get(name, watts))
+        if busy < _ENOUGH_WORK:
             return None, None
         idle = sum(self._idle[name] for name in mine) / len(mine)
         return idle, idle + max(0.0, sum(seen) / len(seen) - idle) / busy
@@ -95,16 +99,29 @@ class Balancer:
         for worker in self._front.pools.workers:
             steps = _STEP_SECONDS.search(pages.get(worker.name, ""))
             if steps is not None:
-                watts = [float(value) for value in _POWER.findall(pages[worker.name])]
-                found[worker.name] = _Seen(worker, float(steps.group(1)), sum(watts) if watts else None)
+                found[worker.name] = _Seen(worker, float(steps.group(1)), _joules(pages[worker.name]))
         return found
 
 
 class _Seen:
-    """An engine at one moment: its role, the seconds it has stepped, its finished legs, its watts."""
+    """An engine at one moment: its role, the seconds it has stepped, its finished legs, its devices' joules."""
 
-    def __init__(self, worker: Worker, steps: float, watts: float | None) -> None:
+    def __init__(self, worker: Worker, steps: float, joules: float | None) -> None:
         self.role = worker.role
         self.steps = steps
         self.served = worker.served[worker.role]
-        self.watts = watts
+        self.joules = joules
+
+
+def _joules(page: str) -> float | None:
+    """Of all devices of an engine since its start; of a device with several sensors, that which covers most."""
+    devices: dict[str, float] = {}
+    for device, joules in _ENERGY.findall(page):
+        devices[device] = max(float(joules), devices.get(device, 0.0))
+    return sum(devices.values()) if devices else None
+
+
+def _watts(before: _Seen, after: _Seen, seconds: float) -> float | None:
+    if before.joules is None or after.joules is None or after.joules < before.joules:
+        return None
+    return (after.joules - before.joules) / seconds

@@ -34,7 +34,10 @@ class Pages(PoolsFront):
             seconds = self.shares[worker.name] * (self.clock.now() - self.start)
             pages[worker.name] = f'energyopt_step_seconds_total{{model="m"}} {seconds}\n'
             if self.watts is not None:
-                pages[worker.name] += f'energyopt_gpu_power_watts{{gpu="0",kind="mean"}} {self.watts}\n'
+                joules = self.watts * (self.clock.now() - self.start)
+                for scope, share in (("gpu", 0.9), ("module", 1.0)):
+                    labels = f'gpu_uuid="GPU-{worker.name}",scope="{scope}",source="counter"'
+                    pages[worker.name] += f"energyopt_gpu_energy_joules_total{{{labels}}} {joules * share}\n"
         return pages
 
 
@@ -49,7 +52,8 @@ async def test_a_window_says_how_busy_each_pool_was() -> None:
     assert prefill.waiting
     assert decode.busy == pytest.approx(0.25)
     assert prefill.flow == pytest.approx(5 / 0.2, rel=0.3)
-    assert prefill.idle_watts == 200.0
+    assert prefill.idle_watts == pytest.approx(200.0, rel=0.1)
+    assert decode.busy_watts is not None
 
 
 async def test_an_engine_that_is_down_or_changed_spoils_the_window() -> None:
