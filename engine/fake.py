@@ -49,7 +49,7 @@ class FakeRunner:
         random_vocab: int | None = None,
     ) -> None:
         self.steps = 0
-        self.closed = False
+        self.closed = self.asleep = False
         self.thread: int | None = None
         self._cache = cache or CacheShape(num_blocks=256, block_tokens=16, bytes_per_block=Bytes(4096))
         self._clock = clock or MonotonicClock()
@@ -73,6 +73,20 @@ class FakeRunner:
     @property
     def max_draft_tokens(self) -> int:
         return 16
+
+    @property
+    def sleeps(self) -> bool:
+        return True
+
+    def sleep(self) -> Bytes:
+        """Lose what the blocks hold. Raises EngineError if it sleeps already."""
+        if self.asleep:
+            raise EngineError("The fake runner was put to sleep twice.")
+        self.asleep, self._kv = True, FakeKv(self._cache)
+        return Bytes(self._cache.num_blocks * self._cache.bytes_per_block)
+
+    def wake(self) -> None:
+        self.asleep = False
 
     def run(self, batch: Batch) -> StepResult:
         """Compute the batch. Raises EngineError at ``fail_at``, on a second thread, after ``close`` or on bad KV."""
@@ -99,8 +113,8 @@ class FakeRunner:
         self._kv.set(block, digests)
 
     def _check_call(self) -> None:
-        if self.closed:
-            raise EngineError("The fake runner was called after it was closed.")
+        if self.closed or self.asleep:
+            raise EngineError(f"The fake runner was called {'after it was closed' if self.closed else 'asleep'}.")
         if self.thread not in (None, threading.get_ident()):
             raise EngineError("The fake runner was called from a second thread.")
         self.thread = threading.get_ident()

@@ -22,7 +22,9 @@ from .detokenize import CONTEXT_TOKENS, Detokenizer
 from .disagg.ports import Remote
 from .disagg.prompt import lent_prompt
 from .flights import as_pipeline
+from .idle import idle_sleep_for
 from .intake import Intake
+from .kv.blocks import DEVICE
 from .kv.configured import cache_for
 from .kv.events import EventLog, watch
 from .kv.ports import LowerTiers
@@ -84,7 +86,9 @@ class EngineFront:
             drafts=drafts_for(config.speculative_config, runner, energy),
             depth=as_pipeline(runner).depth,
         )
-        self._service = EngineService(scheduler, runner, self._intake, turnover, clock, Hooks(on_step, on_request))
+        idle = idle_sleep_for(config.idle_sleep, runner, clock, lambda: self._coordinator.reset(DEVICE), energy)
+        hooks = Hooks(on_step, on_request)
+        self._service = EngineService(scheduler, runner, self._intake, turnover, clock, hooks, idle)
         self._thread = threading.Thread(target=self._service.serve, name="engine", daemon=True)
         self._thread.start()
 

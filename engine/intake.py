@@ -121,11 +121,11 @@ class Intake:
             self._closing = True
             self._changed.notify()
 
-    def collect(self, *, block: bool) -> Mail:
-        """The mail; with ``block`` it waits for some, or for the end. Engine's thread only."""
+    def collect(self, *, block: bool, patience: Seconds | None = None) -> Mail:
+        """The mail; with ``block`` it waits for some, or for the end, at most ``patience``. Engine's thread only."""
         with self._changed:
-            while block and not self._mail and not self._closing:
-                self._changed.wait()
+            if block:
+                self._changed.wait_for(lambda: bool(self._mail) or self._closing, patience)
             mail, self._mail = self._mail, Mail()
             return mail
 

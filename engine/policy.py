@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from energyopt.core.units import Seconds
+
 from .request import Request, Status
 
 
@@ -20,11 +22,16 @@ class FirstComeFirstServed:
         return (0.0 if request.status is Status.PREEMPTED else 1.0, request.arrival)
 
 
-class PriorityFirst:
-    """A lower ``priority`` first; among equals, as ``FirstComeFirstServed``. Who is least important may starve."""
+WORTH = Seconds(10.0)
+"""Seconds of waiting that one step of priority is worth."""
 
-    def __init__(self) -> None:
-        self._among_equals = FirstComeFirstServed()
+
+class PriorityFirst:
+    """Preempted requests first, then by arrival, as if a lower ``priority`` had arrived so much earlier.
+
+    So the most important goes first, and nobody starves: who has waited for long enough is as important as any.
+    """
 
     def rank(self, request: Request) -> tuple[float, ...]:
-        return (float(request.params.priority), *self._among_equals.rank(request))
+        preempted = request.status is Status.PREEMPTED
+        return (0.0 if preempted else 1.0, request.arrival + request.params.priority * WORTH)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from .batch import CacheShape
+from .idle import SleepCounts
 from .kv.ports import TierCounts
 from .output import Output
 from .request import SamplingParams
@@ -62,7 +63,7 @@ class EngineStats:
     from a lower tier (they count as waiting too); ``load_failures`` had to compute instead. ``min_hit_tokens`` is the
     shortest prefix that can be hit, None without prefix caching; ``retention_interval`` None keeps every block.
     ``tiers`` are the counters of each tier below the device, the fastest first. ``drafts`` is None where nothing is
-    guessed.
+    guessed, ``sleep`` where the engine never sleeps.
     """
 
     running: int = 0
@@ -83,6 +84,7 @@ class EngineStats:
     retention_interval: int | None = None
     tiers: tuple[TierCounts, ...] = ()
     drafts: DraftCounts | None = None
+    sleep: SleepCounts | None = None
 
 
 class ServingEngine(Protocol):

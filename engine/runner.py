@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 
 from energyopt.core.clock import Clock
 from energyopt.core.config import EngineConfig
 from energyopt.core.errors import ConfigError, EngineError
+from energyopt.core.units import Bytes
 from kernels.pages import Pages, plan_pages
 
+from .asleep import Parked, tensors_of
 from .batch import Batch, CacheShape, StepResult
 from .device_draw import drawer_of
 from .graphs import Capturer, CudaCapturer, DecodeGraphs, Limits
@@ -55,7 +59,9 @@ class TorchRunner:
         self._plan = pool_plan(loaded, config)
         self._pool: torch.Tensor | None = allocate_pool(loaded.device, self._plan, self._shape.num_blocks)
         self._views = self._plan.views(self._pool)
-        self._graphs = self._decode_graphs(config, loaded.max_model_len, capturer)
+        self._make_graphs = partial(self._decode_graphs, config, loaded.max_model_len, capturer)
+        self._graphs = self._make_graphs()
+        self._parked = Parked()
 
     @property
     def cache(self) -> CacheShape:
@@ -118,6 +124,24 @@ class TorchRunner:
             if len(inputs.samples) < len(hidden):
                 hidden = hidden[torch.tensor(inputs.samples, dtype=torch.int64, device=self._device)]
             return self._model.logits(hidden)
+
+    @property
+    def sleeps(self) -> bool:
+        return self._device.type != "cpu"
+
+    def sleep(self) -> Bytes:
+        """Move the weights to host memory and give the pool up; graphs hold addresses, so they are made anew."""
+        self._graphs = None
+        freed = self._parked.park(tensors_of(self._model), self._device, keep=True)
+        freed = Bytes(freed + self._parked.park(iter((self.pool,)), self._device, keep=False))
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return freed
+
+    def wake(self) -> None:
+        with foreign_memory_errors("Waking the engine"):
+            self._parked.restore()
+        self._graphs = self._make_graphs()
 
     def close(self) -> None:
         self._graphs = None  # a graph holds on to the pool

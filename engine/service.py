@@ -18,6 +18,7 @@ from energyopt.core.units import Seconds
 from .backlog import Turnover
 from .batch import Runner, Sampled
 from .deadlines import Deadlines
+from .idle import IdleSleep
 from .intake import Intake, Mail
 from .output import Output
 from .ports import EngineStats
@@ -48,7 +49,14 @@ class EngineService:
     """Drives one scheduler and one runner for the streams that come in through ``intake``."""
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, intake: Intake, turnover: Turnover, clock: Clock, hooks: Hooks
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        intake: Intake,
+        turnover: Turnover,
+        clock: Clock,
+        hooks: Hooks,
+        idle: IdleSleep | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -59,6 +67,7 @@ class EngineService:
         self._steps = StepLoop(scheduler, runner, self._emit)
         self._streams: dict[str, Stream] = {}
         self._deadlines = Deadlines()
+        self._idle = idle
         self._stats = EngineStats()
         self._publish()
 
@@ -76,7 +85,7 @@ class EngineService:
         """Serve until closed. An error of the runner or of a hook ends every stream with EngineDeadError."""
         try:
             while self._intake.open:
-                self._take(self._intake.collect(block=not self._busy))
+                self._take(self._next_mail())
                 if self._deadlines.any:
                     self._end(self._deadlines.due(self._clock.now()), FinishReason.DEADLINE)
                 if not self._steps.step():
@@ -98,6 +107,16 @@ class EngineService:
         finally:
             self._scheduler.cache.close()
             self._runner.close()
+
+    def _next_mail(self) -> Mail:
+        """What arrived; with nothing to do it is waited for, and an engine that waits long enough falls asleep."""
+        busy = self._busy
+        if self._idle is None:
+            return self._intake.collect(block=not busy)
+        mail = self._intake.collect(block=not busy, patience=self._idle.patience)
+        lent = self._scheduler.cache.pool.num_used > 0  # to another engine, which reads them from the device
+        self._idle.turn(busy or lent or bool(mail.submitted) or not self._intake.open)
+        return mail
 
     def end(self, message: str, cause: BaseException | None) -> None:
         """Serve nothing more: whoever still waits receives EngineDeadError. Any thread."""
@@ -211,6 +230,7 @@ class EngineService:
             load_failures=cache.load_failures,
             min_hit_tokens=cache.layout.grain if cache.prefix_caching else None,
             retention_interval=cache.retention.interval,
+            sleep=None if self._idle is None else self._idle.counts,
             drafts=None if scheduler.drafts is None else scheduler.drafts.snapshot(),
         )
 

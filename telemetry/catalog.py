@@ -15,6 +15,7 @@ from .device_catalog import AGENT, DEVICE
 from .draft_catalog import DRAFTS
 from .metric import PREFIX, Kind, Metric, own
 from .router_catalog import ROUTER
+from .sleep_catalog import SLEEP
 from .tier_catalog import TIERS
 
 __all__ = ["ACCOUNT", "AGENT", "CATALOG", "CONTROL", "CPU", "DEVICE", "GPU", "PREFIX", "Metric", "SensorMetrics"]
@@ -219,6 +220,7 @@ CATALOG: tuple[Metric, ...] = (
     VLLM_DECODE,
     VLLM_INFERENCE,
     *DRAFTS,
+    *SLEEP,
     VLLM_PROMPT_LENGTH,
     VLLM_OUTPUT_LENGTH,
 )

@@ -18,6 +18,7 @@ from .catalog import Metric
 from .draft_metrics import DraftView, draft_families
 from .families import family
 from .owners import ANONYMOUS
+from .sleep_metrics import SleepView, sleep_families
 from .tier_metrics import TierView, tier_families
 
 ENGINE = "0"
@@ -59,6 +60,8 @@ class StatsView(Protocol):
     def tiers(self) -> Sequence[TierView]: ...
     @property
     def drafts(self) -> DraftView | None: ...
+    @property
+    def sleep(self) -> SleepView | None: ...
 
 
 class ServingMetrics:
@@ -136,6 +139,8 @@ class StatsCollector(Collector):
         yield from self._tokens(stats)
         if stats.drafts is not None:
             yield from draft_families(self._model, ENGINE, stats.drafts)
+        if stats.sleep is not None:
+            yield from sleep_families(self._model, stats.sleep)
         yield from tier_families(self._model, ENGINE, stats.tiers)
 
     def _tokens(self, stats: StatsView) -> Iterator[Family]:

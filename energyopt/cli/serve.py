@@ -77,6 +77,9 @@ def serve(
     max_num_seqs: Annotated[int, typer.Option(min=1, help="Requests in one step.")] = 64,
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens in one step.")] = 2048,
     max_num_queued_reqs: Annotated[int, typer.Option(min=1, help="Waiting requests before 503.")] = 1024,
+    idle_sleep: Annotated[
+        float | None, typer.Option(min=0.001, metavar="SECONDS", help="Give device memory back after so long idle.")
+    ] = None,
     tool_call_parser: Annotated[str, typer.Option(help="Format of tool calls, such as hermes.")] = "auto",
     reasoning_parser: Annotated[str, typer.Option(help="Format of reasoning, such as qwen3.")] = "auto",
     speculative_config: Annotated[

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .errors import ConfigError
-from .units import Bytes, Hertz, Watts
+from .units import Bytes, Hertz, Seconds, Watts
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
@@ -188,6 +188,7 @@ class EngineConfig(Config):
     every core this process may use). ``max_model_len`` None takes the model's own context. ``kernels`` selects the
     operator implementations by name; "auto" takes the fastest that this device has. ``enforce_eager`` launches every
     decode step anew instead of replaying a captured graph.
+    After ``idle_sleep`` seconds without a request the engine gives its device memory back until the next one.
     ``tool_call_parser`` and ``reasoning_parser`` name the formats of the answers ("auto": what the chat template
     tells, "none": plain text).
     """
@@ -206,6 +207,7 @@ class EngineConfig(Config):
     max_num_batched_tokens: int = Field(2048, ge=1)
     max_num_queued_reqs: int = Field(1024, ge=1)
     speculative_config: SpeculativeConfig | None = None
+    idle_sleep: Seconds | None = Field(None, gt=0)
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     kv: KvConfig = KvConfig()

@@ -26,7 +26,8 @@ from energyopt.core.clock import FakeClock
 from energyopt.core.config import PowerConfig
 from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord, StepShare
 from energyopt.core.results import Scope, Source
-from energyopt.core.units import Hertz, Seconds, Watts
+from energyopt.core.units import Bytes, Hertz, Joules, Seconds, Watts
+from engine.idle import SleepCounts
 from engine.kv.ports import TierCounts
 from engine.speculative.ports import DraftCounts
 from telemetry.control.leased import HeldLease
@@ -62,6 +63,7 @@ class Load:
 
     running, waiting, blocks_used, blocks_total = 3, 2, 25, 100
     loading, load_failures, min_hit_tokens, retention_interval = 1, 0, 16, 0
+    sleep = SleepCounts(False, 1, 40.0, Bytes(2**30), Joules(100.0))
     drafts = DraftCounts(drafts=5, drafted=20, accepted=7, depth=4)
 
     def __init__(self, seconds: float) -> None:

@@ -74,12 +74,12 @@ def test_another_policy_is_one_method() -> None:
     assert [queue.pop().id for _ in range(3)] == ["1", "2", "3"]
 
 
-def test_priority_goes_before_arrival_and_preempted_ones_before_their_equals() -> None:
+def test_priority_goes_before_arrival_and_whoever_waited_long_goes_before_both() -> None:
     queue = WaitingQueue(PriorityFirst())
-    for name, priority, status in (("a", 0, Status.WAITING), ("b", 1, Status.WAITING), ("c", -1, Status.WAITING)):
-        queue.push(Request(name, (0,), SamplingParams(priority=priority), Seconds(0.0), status=status))
-    queue.push(Request("d", (0,), SamplingParams(), Seconds(9.0), status=Status.PREEMPTED))
-    assert [queue.pop().id for _ in range(4)] == ["c", "d", "a", "b"]
+    for name, priority, arrival in (("a", 0, 0.0), ("b", 1, 0.0), ("c", -1, 5.0), ("d", 0, 10.5)):
+        queue.push(Request(name, (0,), SamplingParams(priority=priority), Seconds(arrival)))
+    queue.push(Request("e", (0,), SamplingParams(priority=9), Seconds(9.0), status=Status.PREEMPTED))
+    assert [queue.pop().id for _ in range(5)] == ["e", "c", "a", "b", "d"]
 
 
 @given(st.lists(st.integers(0, 3), max_size=50))

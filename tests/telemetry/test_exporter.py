@@ -22,8 +22,9 @@ from energyopt.core.footprint import FootprintConfig
 from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord, StepShare
 from energyopt.core.results import EnergyTotal, Scope, Source
 from energyopt.core.slo import Slo
-from energyopt.core.units import Hertz, Joules, Seconds, Watts
+from energyopt.core.units import Bytes, Hertz, Joules, Seconds, Watts
 from energyopt.store.energy_writer import WriterStats
+from engine.idle import SleepCounts
 from engine.speculative.ports import DraftCounts
 from telemetry.agent_metrics import AgentCollector, ChunkCounts, CollectorHealth
 from telemetry.catalog import CATALOG, PREFIX
@@ -78,6 +79,7 @@ class Stats:
     step_seconds: float = 2.5
     loading: int = 1
     load_failures: int = 4
+    sleep: SleepCounts | None = field(default_factory=lambda: SleepCounts(True, 3, 40.0, Bytes(2**30), Joules(120.0)))
     drafts: DraftCounts | None = field(
         default_factory=lambda: DraftCounts(drafts=5, drafted=20, accepted=7, depth=4, by_place=Counter({0: 4, 1: 3}))
     )
@@ -170,6 +172,19 @@ def test_guesses_are_counted_by_outcome_and_place(clock: FakeClock) -> None:
     assert found[at("vllm:spec_decode_num_accepted_tokens_per_pos_total", **vllm, position="1")] == 3
     none = page(Exporter(running(clock, FakeSource(clock)), "m", lambda: Stats(drafts=None)))
     assert not [name for name, _ in none if "draft" in name]
+
+
+def test_a_sleep_is_told_and_what_was_not_measured_is_not(clock: FakeClock) -> None:
+    found = page(Exporter(running(clock, FakeSource(clock)), "m", Stats))
+    assert found[at("energyopt_asleep", model="m")] == 1
+    assert found[at("energyopt_sleeps_total", model="m")] == 3
+    assert found[at("energyopt_asleep_seconds_total", model="m")] == 40
+    assert found[at("energyopt_sleep_freed_bytes", model="m")] == 2**30
+    assert found[at("energyopt_sleep_saved_joules", model="m", source="estimated")] == 120
+    unknown = page(Exporter(running(clock, FakeSource(clock)), "m", lambda: Stats(sleep=SleepCounts())))
+    assert not [name for name, _ in unknown if ("saved_joules" in name and "sleep" in name) or "freed" in name]
+    none = page(Exporter(running(clock, FakeSource(clock)), "m", lambda: Stats(sleep=None)))
+    assert not [name for name, _ in none if "sleep" in name]
 
 
 def test_the_parts_of_a_request_are_timed_as_far_as_it_came(clock: FakeClock) -> None:

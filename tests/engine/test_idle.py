@@ -1,0 +1,152 @@
+"""An engine that nobody asks gives its memory back, wakes for the next request, and says what that saved."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from energyopt.core.clock import FakeClock, MonotonicClock
+from energyopt.core.config import EngineConfig
+from energyopt.core.errors import ConfigError
+from energyopt.core.results import EnergyTotal, Source
+from energyopt.core.units import Bytes, Joules, Seconds
+from engine.asleep import Parked, tensors_of
+from engine.fake import FakeRunner, FakeTokenizer
+from engine.front import EngineFront
+from engine.idle import IdleSleep, idle_sleep_for
+from engine.request import SamplingParams
+
+AWAKE, ASLEEP = 60.0, 12.0
+"""Watts."""
+
+
+def between(clock: FakeClock, asleep_from: list[float], lag: float = 0.0) -> Callable[[float, float], Any]:
+    """Energy of a device that draws less from the given time on, told by a sensor that is ``lag`` seconds late."""
+
+    def energy(start: float, end: float) -> EnergyTotal | None:
+        if end > clock.now() - lag:
+            return None
+        since = asleep_from[0] if asleep_from else end
+        joules = AWAKE * max(0.0, min(end, since) - start) + ASLEEP * max(0.0, end - max(start, since))
+        return EnergyTotal(joules=Joules(joules), error=Joules(0.0), sources=(Source.COUNTER,))
+
+    return energy
+
+
+def state(idle: IdleSleep, runner: FakeRunner) -> tuple[float | None, bool]:
+    return idle.patience, runner.asleep
+
+
+@pytest.mark.parametrize("lag", [0.0, 0.5])
+def test_it_sleeps_after_its_time_and_tells_the_joules(lag: float) -> None:
+    clock, forgotten = FakeClock(), list[bool]()
+    runner, since = FakeRunner(clock=clock), list[float]()
+    idle = IdleSleep(runner, Seconds(10), clock, lambda: forgotten.append(runner.asleep), between(clock, since, lag))
+    assert idle.patience == Seconds(10)
+    clock.advance(4)
+    idle.turn(True)
+    clock.advance(9)
+    idle.turn(False)
+    assert state(idle, runner) == (1, False)
+    clock.advance(1)
+    since.append(clock.now())
+    idle.turn(False)
+    assert state(idle, runner) == (None, True)
+    assert forgotten == [False], "before, not after"
+    clock.advance(100)
+    idle.turn(False)
+    assert (idle.counts.asleep, idle.counts.sleeps, idle.counts.saved) == (True, 1, None)
+    idle.turn(True)
+    assert not runner.asleep
+    counts = idle.counts
+    assert (counts.asleep, counts.sleeps, counts.seconds, counts.freed) == (False, 1, 100, 256 * 4096)
+    assert counts.saved == pytest.approx(100 * (AWAKE - ASLEEP), rel=0.01)
+
+
+def test_without_a_meter_nothing_is_said_to_be_saved() -> None:
+    clock = FakeClock()
+    for energy in (None, lambda start, end: None):
+        idle = IdleSleep(FakeRunner(clock=clock), Seconds(1), clock, lambda: None, energy)
+        clock.advance(2)
+        idle.turn(False)
+        clock.advance(5)
+        idle.turn(True)
+        assert (idle.counts.seconds, idle.counts.saved) == (5, None)
+
+
+def test_a_runner_that_cannot_sleep_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"idle_sleep = 5 .* no device memory"):
+        idle_sleep_for(Seconds(5), object(), FakeClock(), lambda: None, None)
+    assert idle_sleep_for(None, object(), FakeClock(), lambda: None, None) is None
+
+
+async def test_a_request_wakes_the_engine_and_gets_the_same_text() -> None:
+    runner = FakeRunner()
+    config = EngineConfig(model="fake", idle_sleep=Seconds(0.05))
+    front = EngineFront(config, runner, FakeTokenizer(), max_model_len=200, clock=MonotonicClock())
+
+    async def ask() -> tuple[str, int]:
+        text, cached = "", 0
+        async for output in front.generate([5] * 40, SamplingParams(max_tokens=9), request_id="r"):
+            text += output.text
+            cached = output.record.cached_tokens if output.record else 0
+        return text, cached
+
+    async def asleep() -> None:
+        for _ in range(500):
+            sleep = front.stats().sleep
+            if sleep is not None and sleep.asleep:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("it did not fall asleep")
+
+    first, again = await ask(), await ask()
+    await asleep()
+    later = await ask()
+    assert first[0] == again[0] == later[0]
+    assert (first[1], again[1], later[1]) == (0, 32, 0), "what the device held is lost"
+    await asleep()
+    start = time.monotonic()
+    front.close()
+    assert time.monotonic() - start < 5
+    assert front.stats().sleep is not None
+
+
+class Layer:
+    __module__ = "engine.made_up"
+    __slots__ = ("bias", "weight")
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight, self.bias = weight, weight[0]
+
+
+class Model:
+    __module__ = "engine.made_up"
+
+    def __init__(self) -> None:
+        self.layers = [Layer(torch.arange(12.0).view(3, 4)), Layer(torch.ones(2))]
+        self.by_name = {"tied": self.layers[0].weight, "loop": self}
+        self.other = "text"
+
+
+def test_parked_tensors_come_back_as_they_were_and_views_with_them() -> None:
+    model, pool, parked = Model(), torch.full((4, 4), 7.0), Parked()
+    view, cpu = pool[1], torch.device("cpu")
+    found = list(tensors_of(model))
+    assert len({id(tensor) for tensor in found}) == 4
+    freed = parked.park(iter(found), cpu, keep=True) + parked.park(iter((pool, view)), cpu, keep=False)
+    assert freed == Bytes((12 + 2 + 16) * 4)
+    assert model.layers[0].weight.untyped_storage().nbytes() == 0
+    parked.restore()
+    assert model.layers[0].weight.tolist() == torch.arange(12.0).view(3, 4).tolist()
+    assert model.layers[0].bias.tolist() == [0, 1, 2, 3]
+    assert model.layers[1].weight.tolist() == [1, 1]
+    pool[1, 2] = 5
+    assert view.tolist() == [0, 0, 5, 0]
+    parked.restore()
+    assert view.tolist() == [0, 0, 5, 0], "once"
