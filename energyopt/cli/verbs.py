@@ -62,6 +62,7 @@ VERBS = (
     Verb(("study", "revise"), "energyopt.cli.study", "revise_study", "Change a study's space; its trials are kept."),
     Verb(("studies", "list"), "energyopt.cli.studies", "list_studies", "The newest studies."),
     Verb(("studies", "show"), "energyopt.cli.studies", "show", "One study: result, plot and every trial."),
+    Verb(("studies", "export"), "energyopt.cli.export", "export", "The winner for vLLM, SGLang, Kubernetes ..."),
     Verb(("studies", "resume"), "energyopt.cli.resume", "resume", "Go on with an interrupted or killed study."),
     Verb(
         ("dashboards", "export"), "energyopt.cli.dashboards", "export", "Provisioning files for Grafana and Prometheus."

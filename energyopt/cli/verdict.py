@@ -7,13 +7,14 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from energyopt.compose.footprint import trial_footprint
-from energyopt.compose.results import Session, launch_command, study_summary
+from energyopt.compose.footprint import daily_carbon, trial_footprint
+from energyopt.compose.results import Session, launch_command, saved_per_day, study_summary, winner_worth
 from energyopt.core.footprint import Footprint
-from energyopt.core.study import StudyState, TrialRecord
+from energyopt.core.study import StudyState, TrialRecord, Value
 from energyopt.core.units import format_si
 from tuner.nearest import explain_infeasible
 from tuner.summary import StudySummary
+from tuner.why import KnobWorth
 
 from .footprint import footprint_lines
 from .tables import plot_pareto, result_table
@@ -27,6 +28,8 @@ def print_outcome(console: Console, session: Session, study_id: str) -> None:
     plot_pareto(console, summary)
     console.print()
     console.print(verdict(summary, session.store.trials(study_id)), markup=False)
+    for line in [*_why_lines(winner_worth(session, study_id)), *_daily_lines(session, summary)]:
+        console.print(line, markup=False)
     for name, found in _footprints(session, summary).items():
         words = "; ".join(footprint_lines(found, idle=True))
         console.print(f"A million output tokens, {name}: {format_si(found.joules, 'J')}; {words}", markup=False)
@@ -82,9 +85,47 @@ def summary_json(session: Session, study_id: str) -> dict[str, object]:
         "trials": [asdict(row) for row in summary.rows],
         "verification": [asdict(row) for row in summary.verification],
         "command": launch_command(session, study_id),
+        "why": [asdict(one) for one in winner_worth(session, study_id)],
+        "saved_per_day": None if (saved := saved_per_day(session, study_id)) is None else asdict(saved),
         "database": session.url,
         "artifacts": [artifact.model_dump(mode="json") for artifact in session.store.artifacts(study_id)],
     }
+
+
+def _why_lines(worths: Sequence[KnobWorth]) -> list[str]:
+    """What the winner's settings bring, each against the baseline's; one that brings nothing is left out."""
+    moved = [one for one in worths if one.winner != one.baseline and abs(one.worth) >= 0.005]
+    if not moved:
+        return []
+    words = ", ".join(
+        f"{one.path.rsplit('.', 1)[-1]} {_setting(one.baseline)} -> {_setting(one.winner)} {one.worth:+.0%}"
+        for one in moved
+    )
+    most = max(worths, key=lambda one: one.importance)
+    return [
+        f"Why this one (a model of the trials, each setting alone): {words}. "
+        f"Over the whole space {most.path.rsplit('.', 1)[-1]} matters most ({most.importance:.0%} of the variance)."
+    ]
+
+
+def _daily_lines(session: Session, summary: StudySummary) -> list[str]:
+    """What the saving is in a day at the load that was measured; never without its interval."""
+    saved, study = saved_per_day(session, summary.study.id), summary.study
+    if saved is None or saved.low is None or saved.high is None:
+        return []
+    low, high = (f"{joules / 3.6e6:.3g}" for joules in (saved.low, saved.high))
+    line = (
+        f"At the baseline's load ({format_si(saved.tokens, 'tokens')} a day) that is {saved.joules / 3.6e6:.3g} kWh "
+        f"a day ({low} to {high})"
+    )
+    trial = next(t for t in session.store.trials(study.id) if summary.baseline and t.number == summary.baseline.trial)
+    scopes = [reading.scope for reading in trial.result.readings] if trial.result else []
+    grams = daily_carbon(study, saved.joules, scopes, trial.ended or study.updated)
+    return [line + ("." if grams is None else f", {format_si(grams, 'g')} of CO2e.")]
+
+
+def _setting(value: Value) -> str:
+    return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _footprints(session: Session, summary: StudySummary) -> dict[str, Footprint]:

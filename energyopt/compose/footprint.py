@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from energyopt.core.config import parse_config
 from energyopt.core.footprint import Footprint, FootprintConfig
@@ -29,6 +29,19 @@ def study_facts(config: FootprintConfig) -> Mapping[str, str]:
         return {}
     Rates(config, ())
     return {MACHINE_KEY: config.model_dump_json(exclude_none=True)}
+
+
+def daily_carbon(study: StudyRecord, joules: Joules, scopes: Iterable[Scope], day: datetime) -> float | None:
+    """Grams of CO2e of so many joules spread over the day that ends at ``day``; None without an intensity.
+
+    Raises ConfigError if the study's file of grid intensities is gone.
+    """
+    facts = study.machine.get(MACHINE_KEY)
+    if facts is None:
+        return None
+    config = parse_config(FootprintConfig, json.loads(facts))
+    energy = EnergyTotal(joules=joules, error=Joules(0.0), sources=())
+    return Rates(config, scopes).of(energy, day - timedelta(days=1), day).carbon_grams
 
 
 def trial_footprint(study: StudyRecord, trial: TrialRecord) -> Footprint | None:

@@ -13,14 +13,18 @@ from pathlib import Path
 
 from energyopt import __version__
 from energyopt.core.errors import StoreError
-from energyopt.core.study import Artifact
+from energyopt.core.study import Artifact, Origin
 from energyopt.store.database import database_file, default_url, open_store
 from energyopt.store.repository import SqlStudyStore
 from tuner.export.command import serve_command
 from tuner.export.manifest import manifest_json
 from tuner.export.picture import pareto_png
 from tuner.export.report import report_html
+from tuner.objective import Objective
+from tuner.saved import DailySaving, daily_saving
+from tuner.space import SearchSpace
 from tuner.summary import StudySummary, summarize_study
+from tuner.why import KnobWorth, explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,26 @@ def open_session(url: str | None, out: Path | None) -> Session:
 def study_summary(session: Session, study_id: str) -> StudySummary:
     """The study as every screen shows it."""
     return summarize_study(session.store.study(study_id), session.store.trials(study_id))
+
+
+def winner_worth(session: Session, study_id: str) -> list[KnobWorth]:
+    """What each knob of the recommended configuration was worth; nothing without one, or if it is the baseline."""
+    study, trials = session.store.study(study_id), session.store.trials(study_id)
+    number = study.recommendation.trial if study.recommendation else None
+    winner = next((trial for trial in trials if trial.number == number), None)
+    if winner is None or winner.origin is Origin.BASELINE:
+        return []
+    space = SearchSpace(study.spec.space, study.spec.baseline)
+    return explain(space, trials, Objective(study.spec.maximize, study.spec.slos), winner.params)
+
+
+def saved_per_day(session: Session, study_id: str) -> DailySaving | None:
+    """What the recommendation saves at the baseline's load; None where that was not measured."""
+    study = session.store.study(study_id)
+    baseline = next((t for t in session.store.trials(study_id) if t.origin is Origin.BASELINE), None)
+    if study.recommendation is None or baseline is None or baseline.result is None:
+        return None
+    return daily_saving(baseline.result, study.recommendation)
 
 
 def objective_unit(session: Session, study_id: str) -> str:
