@@ -21,6 +21,9 @@ from energyopt.core.errors import EnergyoptError
 from energyopt.store.database import default_url, open_store
 from engine.models import ALIASES, choose_device, choose_dtype, resolve_model
 from engine.parallel.semaphores import STRIDE, Semaphores
+from kernels.cpu.compiler import NoCompilerError
+from kernels.cpu.library import best_library
+from kernels.cpu.speed import measure, numa_nodes
 from kernels.dispatch import available, select_ops
 
 from .machine import describe_machine, library_version
@@ -48,6 +51,7 @@ def diagnose(db: str | None) -> list[Check]:
         "machine": _machine,
         "engine": _engine,
         "kernels": _kernels,
+        "native kernels": _native,
         "ranks": _ranks,
         "demo model": _demo_model,
         "GPUs": _gpus,
@@ -100,6 +104,18 @@ def _kernels() -> Check:
     problems = "; ".join(f"{name}: {problem}" for name, problem in available(device).items() if problem)
     chosen = f"auto takes {select_ops('auto', device).name}"
     return Check("kernels", "ok", chosen + (f"; not here: {problems}" if problems else ""))
+
+
+def _native() -> Check:
+    """Which variant the CPU runs, and what it reaches with one thread and with all."""
+    try:
+        library = best_library()
+    except NoCompilerError as error:
+        return Check("native kernels", "limited", f"{error} Until then torch computes, several times more slowly.")
+    cores, nodes = len(os.sched_getaffinity(0)), numa_nodes()
+    speeds = "; ".join(str(measure(library, threads)) for threads in sorted({1, cores}))
+    memories = "" if nodes == 1 else f"; {nodes} NUMA nodes: bind the engine to one with numactl"
+    return Check("native kernels", "ok", f"{library.native_variant().decode()}, {speeds}{memories}")
 
 
 def _ranks() -> Check:

@@ -85,6 +85,8 @@ class NativeRunner:
         logits = self._compute(batch)
         sampling = [item for item in batch.items if item.sample]
         requests, drafts = [item.request for item in sampling], [item.draft for item in sampling]
+        if torch.get_num_threads() != 1:  # a row's maximum is too little work to share
+            torch.set_num_threads(1)
         with torch.inference_mode(), foreign_memory_errors(f"Sampling for {len(requests)} requests"):
             chosen = iter(self._sampler.sample(logits, requests, drafts))
         sampled = [next(chosen) if item.sample else None for item in batch.items]
