@@ -1,0 +1,222 @@
+"""Every layout against one rank: the same greedy text, logits within 1e-4; and what the ranks' exchanges cost.
+
+Ranks are threads of this process, over the same wires as processes; SmolLM2 with tp=3 starts processes.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from energyopt.core.clock import MonotonicClock
+from energyopt.core.config import EngineConfig, KvConfig, ParallelLayout
+from energyopt.core.errors import ConfigError
+from energyopt.core.layouts import describe_layout
+from energyopt.core.units import Bytes, Seconds
+from engine.batch import Batch, Runner, ScheduledRequest
+from engine.flights import as_pipeline
+from engine.kv.configured import cache_for
+from engine.models import load_model, open_model
+from engine.parallel.fake import ThreadCrew
+from engine.parallel.memory import Arena, SharedMemory
+from engine.parallel.ports import Collective
+from engine.parallel.process_group import GroupCollective, gloo_group
+from engine.parallel.replicas import Conductor
+from engine.parallel.runner import ParallelRunner, processes
+from engine.parallel.shared import SharedCollective
+from engine.request import Request, SamplingParams
+from engine.runner import TorchRunner
+from engine.scheduler import Scheduler
+from engine.step import StepLoop
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
+SHAPE: dict[str, Any] = {
+    "vocab_size": 257,
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "head_dim": 8,
+    "initializer_range": 0.2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+}
+MOE: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+Sizes = dict[str, int]
+DENSE: list[Sizes] = [
+    *({"tp": 1, "pp": 1}, {"tp": 2}, {"tp": 3}, {"pp": 2}, {"pp": 3}, {"tp": 2, "pp": 2}, {"tp": 3, "pp": 2}),
+    *({"tp": 4}, {"tp": 4, "dcp": 2}, {"tp": 4, "dcp": 4}, {"tp": 2, "dcp": 2}, {"tp": 2, "dcp": 2, "pp": 3}),
+]
+SPARSE: list[Sizes] = [
+    *({"tp": 2, "ep": 2}, {"tp": 4, "ep": 4}, {"tp": 4, "ep": 4, "dcp": 4}, {"tp": 2, "pp": 2, "ep": 2}, {"tp": 2}),
+    *({"dp": 2, "ep": 2}, {"dp": 2, "tp": 2, "ep": 4}, {"dp": 2, "tp": 2, "dcp": 2, "ep": 4}, {"dp": 4, "ep": 4}),
+]
+SMOLLM2: list[Sizes] = [{"tp": 3}, {"pp": 2}, {"pp": 3}, {"tp": 3, "pp": 2}]
+BLOCK = 4
+
+
+def save(directory: Path, model: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(directory)
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}, []))
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+
+def config_of(model: str, **changes: Any) -> EngineConfig:
+    kv = KvConfig(block_tokens=BLOCK, memory_bytes=Bytes(2**27))
+    base = {"dtype": "float32", "device": "cpu", "threads": 1, "max_num_seqs": 6, "max_num_batched_tokens": 48}
+    return EngineConfig.model_validate({**base, "model": model, "kv": kv, **changes})
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], EngineConfig]:
+    made: dict[tuple[str, int], EngineConfig] = {}
+
+    def make(kind: str, kv_heads: int) -> EngineConfig:
+        if (kind, kv_heads) not in made:
+            directory = tmp_path_factory.mktemp(kind)
+            torch.manual_seed(7)
+            shape = {**SHAPE, "num_key_value_heads": kv_heads}
+            if kind == "dense":
+                save(directory, LlamaForCausalLM(LlamaConfig(**shape)))
+            else:
+                save(directory, Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape, **MOE)))
+            made[kind, kv_heads] = config_of(str(directory))
+        return made[kind, kv_heads]
+
+    return make
+
+
+def lengths(unit: int) -> list[int]:
+    """Below, at and above every boundary between shards of up to ``unit`` tokens, blocks and chunks."""
+    return sorted({1, *(edge + step for edge in (2, BLOCK, unit, 2 * unit, 48) for step in (-1, 0, 1))})
+
+
+def requests(sizes: Sequence[int], new: int) -> list[Request]:
+    params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
+    return [
+        Request(f"r{n}", tuple((11 * at + n) % 250 + 3 for at in range(size)), params, Seconds(float(n)))
+        for n, size in enumerate(sizes)
+    ]
+
+
+def drive(runner: Runner, config: EngineConfig, sizes: Sequence[int], new: int) -> list[list[int]]:
+    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=512, depth=as_pipeline(runner).depth)
+    loop = StepLoop(scheduler, runner, lambda settled, record: None)
+    asked = requests(sizes, new)
+    for request in asked:
+        scheduler.add(request)
+    while loop.step():
+        scheduler.check_integrity()
+    return [request.output for request in asked]
+
+
+def one_batch(block_tokens: int) -> Batch:
+    items = []
+    for number, request in enumerate(requests((48, 9, 17), 1)):
+        request.block_ids = list(range(16 * number, 16 * number + -(-len(request.prompt) // block_tokens)))
+        items.append(ScheduledRequest(request, 0, len(request.prompt), True))
+    return Batch(tuple(items))
+
+
+def compare(config: EngineConfig, sizes: Sizes, new: int, hire: Any = ThreadCrew) -> tuple[float, int]:
+    """The greatest difference of logits, and how many tokens were equal; fails where one differs."""
+    layout = ParallelLayout(**sizes)
+    changed = config.model_copy(update={"layout": layout})
+    one = TorchRunner(load_model(config), config, MonotonicClock())
+    many = ParallelRunner(open_model(changed), changed, MonotonicClock(), hire=hire)
+    asked = lengths(BLOCK * layout.dcp)
+    try:
+        wanted = drive(one, config, asked, new)
+        if layout.dp == 1:
+            difference = (many.logits(one_batch(many.cache.block_tokens)) - one.logits(one_batch(BLOCK))).abs().max()
+            assert drive(many, changed, asked, new) == wanted
+        else:
+            difference = torch.tensor(float("nan"))
+            replicas = Conductor(many).replicas
+            with ThreadPoolExecutor(len(replicas)) as pool:
+                texts = list(pool.map(lambda replica: drive(replica, changed, asked, new), replicas))
+            assert all(text == wanted for text in texts)
+    finally:
+        many.close()
+    assert not difference > 1e-4
+    return float(difference), sum(map(len, wanted)) * layout.dp
+
+
+def say(model: str, sizes: Sizes, difference: float, tokens: int) -> None:
+    logits = "" if math.isnan(difference) else f", logits within {difference:.1e}"
+    sys.stdout.write(f"\n{model} {describe_layout(ParallelLayout(**sizes))}: {tokens} tokens equal{logits}\n")
+
+
+@pytest.mark.parametrize("sizes", DENSE, ids=str)
+def test_dense(tiny: Callable[[str, int], EngineConfig], sizes: Sizes) -> None:
+    config = tiny("dense", 1 if sizes.get("dcp", 1) > 1 or sizes.get("tp") == 4 else 6)
+    difference, tokens = compare(config, sizes, 8)
+    say("dense", sizes, difference, tokens)
+
+
+@pytest.mark.parametrize("sizes", SPARSE, ids=str)
+def test_sparse(tiny: Callable[[str, int], EngineConfig], sizes: Sizes) -> None:
+    difference, tokens = compare(tiny("sparse", 1), sizes, 8)
+    say("sparse", sizes, difference, tokens)
+
+
+@pytest.mark.parametrize("sizes", SMOLLM2, ids=str)
+def test_smollm2(sizes: Sizes) -> None:
+    hire = processes if sizes == {"tp": 3} else ThreadCrew
+    difference, tokens = compare(config_of("smollm2-135m"), sizes, 16, hire)
+    print(
+        f"\nSmolLM2 {describe_layout(ParallelLayout(**sizes))}: {tokens} tokens equal, logits within {difference:.1e}"
+    )
+
+
+def test_smollm2_has_nine_heads_and_three_key_heads() -> None:
+    config = config_of("smollm2-135m", layout=ParallelLayout(tp=2))
+    with pytest.raises(ConfigError, match="attention heads divide over tp"):
+        ParallelRunner(open_model(config), config, MonotonicClock(), hire=ThreadCrew)
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Iterator[dict[str, list[Callable[[], Collective]]]]:
+    arena = Arena()
+    region = SharedCollective.reserve(arena, 2)
+    memory = SharedMemory.create(arena.size)
+    SharedCollective.initialize(memory, region, 2)
+    yield {
+        "shared": [lambda rank=rank: SharedCollective(memory, region, rank, 2) for rank in range(2)],  # type: ignore[misc]
+        "gloo": [lambda rank=rank: GroupCollective(gloo_group(tmp_path / "m", "b", rank, 2)) for rank in range(2)],  # type: ignore[misc]
+    }
+    memory.close()
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+def test_an_exchange_through_memory_against_gloo(pairs: dict[str, list[Callable[[], Collective]]]) -> None:
+    """Two ranks, sums of 16 x 576 float32, alternated; the median of ten rounds of twenty."""
+    with ThreadPoolExecutor(2) as pool:
+        both = {name: list(pool.map(lambda make: make(), makers)) for name, makers in pairs.items()}
+
+        def timed(collective: Collective) -> float:
+            part = torch.ones(16, 576)
+            start = time.perf_counter()
+            for _ in range(20):
+                collective.all_reduce(part)
+            return (time.perf_counter() - start) / 20
+
+        rounds = [{name: max(pool.map(timed, ends)) for name, ends in both.items()} for _ in range(10)]
+    shared, gloo = (sorted(found[name] for found in rounds)[5] for name in ("shared", "gloo"))
+    figures = f"{shared * 1e6:.0f} us through memory, {gloo * 1e6:.0f} us by gloo"
+    sys.stdout.write(f"\nsum of 16 x 576 float32 over 2 ranks: {figures}\n")
+    assert shared < gloo
