@@ -178,9 +178,7 @@ def test_sparse(tiny: Callable[[str, int], EngineConfig], sizes: Sizes) -> None:
 def test_smollm2(sizes: Sizes) -> None:
     hire = processes if sizes == {"tp": 3} else ThreadCrew
     difference, tokens = compare(config_of("smollm2-135m"), sizes, 16, hire)
-    print(
-        f"\nSmolLM2 {describe_layout(ParallelLayout(**sizes))}: {tokens} tokens equal, logits within {difference:.1e}"
-    )
+    say("SmolLM2", sizes, difference, tokens)
 
 
 def test_smollm2_has_nine_heads_and_three_key_heads() -> None:
