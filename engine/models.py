@@ -137,8 +137,8 @@ def _open(path: Path) -> tuple[ModelSource, Tokenizer, ChatTemplate | None]:
     file = GgufFile(path)
     template = file.metadata.get("tokenizer.chat_template")
     chat = ChatTemplate(template, _gguf_markers(file.metadata)) if isinstance(template, str) else None
-    qwen = file.metadata.get("general.architecture") in QWENS
-    source = GgufQwenSource(file) if qwen else GgufSource(file)
+    kind = file.metadata.get("general.architecture")
+    source = GgufQwenSource(file) if isinstance(kind, str) and kind in QWENS else GgufSource(file)
     return source, from_gguf(file.metadata, path), chat
 
 

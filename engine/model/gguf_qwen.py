@@ -13,7 +13,7 @@ from .gguf_source import GgufTensors, entry, vocabulary
 from .qwen import QWEN2, QWEN3, QwenSpec
 from .spec import RopeSpec
 
-QWENS: dict[object, Family[Any]] = {"qwen2": QWEN2, "qwen3": QWEN3}
+QWENS: dict[str, Family[Any]] = {"qwen2": QWEN2, "qwen3": QWEN3}
 """By the name of their architecture in a GGUF file."""
 
 
@@ -23,7 +23,7 @@ class GgufQwenSource(GgufTensors):
     def __init__(self, file: GgufFile) -> None:
         super().__init__(file, None)
         self.spec = read_qwen_spec(file)
-        self.family = QWENS[file.metadata.get("general.architecture")]
+        self.family = QWENS[entry(file, "general.architecture", str)]
 
 
 def read_qwen_spec(file: GgufFile) -> QwenSpec:
