@@ -209,6 +209,9 @@ class Connection(asyncio.Protocol):
         if status < 200:
             self.headers = []
             return
+        if status > 599:
+            self.fail(f"The backend answered with the status {status}, which HTTP does not know.")
+            return
         self.status, self._headed = status, True
         names = {name for name, _ in self.headers}
         self._framed = bool(names & {b"content-length", b"transfer-encoding"}) or status in _WITHOUT_BODY
