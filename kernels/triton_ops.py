@@ -144,7 +144,7 @@ class StackedExperts:
     """Satisfies ``ops.Experts``: two grouped products over all experts at once and a weighted sum."""
 
     def __init__(self, weights: ExpertWeights, dtype: torch.dtype, device: torch.device) -> None:
-        self._up, self._down = weights.up.to(device, dtype), weights.down.to(device, dtype)
+        self._up, self._down = (w.to(device, dtype).contiguous() for w in (weights.up, weights.down))
         self._up_bias, self._down_bias = (
             None if bias is None else bias.to(device, dtype) for bias in (weights.up_bias, weights.down_bias)
         )
@@ -169,6 +169,7 @@ def delta(
     """``ops.Delta``: token by token where every request has one row, else in chunks if blocks allow them."""
     single = len(q) <= len(batch.slots)
     form = recurrent_gated_delta if single or batch.block_tokens % CHUNK else chunk_gated_delta
+    q, k, v, decay, beta = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v, decay, beta))
     return form(q, k, v, decay, beta, states, batch, scale)
 
 

@@ -138,7 +138,7 @@ def test_norms_of_a_sum(ops: Ops, draw: Draw) -> None:
 @EACH
 @pytest.mark.parametrize("biased", [False, True])
 def test_experts(ops: Ops, biased: bool, draw: Draw) -> None:
-    up, down = draw(6, 2 * 24, 32), draw(6, 32, 24)
+    up, down = draw(6, 32, 2 * 24).transpose(1, 2), draw(6, 32, 24)  # as some checkpoints have them
     biases = (draw(6, 48), draw(6, 32)) if biased else (None, None)
     x = draw(7, 32)
     gates, ids = ops.route(draw(7, 6), 3)
@@ -151,7 +151,8 @@ def test_experts(ops: Ops, biased: bool, draw: Draw) -> None:
 @pytest.mark.parametrize(("rows", "block"), [([1, 1], 0), ([1, 18], 16), ([3, 2], 24)])
 def test_the_delta_rule(ops: Ops, rows: list[int], block: int, draw: Draw) -> None:
     count = sum(rows)
-    q, k, v = draw(count, 1, 16), torch.nn.functional.normalize(draw(count, 1, 16), dim=-1), draw(count, 2, 16)
+    q, k = draw(count, 1, 16), torch.nn.functional.normalize(draw(count, 1, 16), dim=-1)
+    v = draw(16, 2, count).permute(2, 1, 0) if block else draw(count, 2, 16)  # columns apart where chunks run
     decay, beta, states = -draw(count, 2).abs(), draw(count, 2).sigmoid(), draw(4, 2, 16, 16)
     batch, expected_states = sequences(rows, [2, 0], [5, 0], block), states.clone()
     out, marks = ops.delta(q, k, v, decay, beta, states, batch, 0.25)
