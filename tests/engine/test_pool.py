@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from energyopt.core.errors import UnsupportedModelError
 from engine.kv.layout import FullAttention, RecurrentState, SlidingWindow
 from engine.model.step import Keeps, Kept, StateKeeps
+from engine.mover import TorchMover
 from engine.pool import plan_pool
 
 FULL, LOCAL = Keeps((2, 2, 8)), Keeps((2, 2, 8), window=9)
@@ -71,3 +72,20 @@ def test_layers_of_a_group_never_share_a_byte(layers: list[Kept], block_tokens: 
                 used += math.prod(part.shape[1:]) * part.element_size()
         assert not pool[:, [0, 2]].any(), "another block was written"
         assert used <= plan.block_bytes
+
+
+def test_a_block_of_a_hybrid_moves_whole() -> None:
+    """Keys, states and inputs of a convolution: what a mover takes out and puts elsewhere is all that layers see."""
+    plan = plan_pool([FULL, STATE, LOCAL, STATE], 4, torch.float32)
+    pool = torch.zeros((plan.slabs, 4, plan.slab_bytes), dtype=torch.uint8)
+    views = plan.views(pool)
+    for number, view in enumerate(views):
+        for part in view:
+            part[1] = torch.arange(part[1].numel(), dtype=torch.float32).view(part[1].shape) + number
+    mover = TorchMover(pool, "layout")
+    assert mover.block_bytes == plan.block_bytes
+    memory = mover.allocate(mover.block_bytes)
+    mover.read([1], [memory])
+    mover.write([3], [memory])
+    assert all(torch.equal(part[3], part[1]) for view in views for part in view)
+    assert all(part[1].any() and not part[2].any() for view in views for part in view)

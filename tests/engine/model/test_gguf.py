@@ -162,6 +162,7 @@ def test_rope_factors_in_the_file_divide_frequencies(tmp_path: Path, oracle: Any
     ("changes", "error", "words"),
     [
         ({"architecture": "mamba"}, UnsupportedModelError, "'mamba'; supported are 'llama'"),
+        ({"architecture": "qwen9"}, UnsupportedModelError, "'qwen9'; supported are"),
         ({"llama.expert_count": 8}, UnsupportedModelError, "with experts"),
         ({"llama.rope.scaling.type": "yarn"}, UnsupportedModelError, "'yarn'"),
         ({"llama.rope.dimension_count": 8}, UnsupportedModelError, "rotates 8 of 16"),
