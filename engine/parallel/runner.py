@@ -25,6 +25,7 @@ from energyopt.core.units import Bytes, Seconds
 from ..batch import Batch, CacheShape, Sampled, StepResult
 from ..inputs import idle_inputs, step_inputs
 from ..kv.layout import GroupSpec
+from ..memory import available_bytes
 from ..models import OpenedModel, usable_threads
 from ..sampler import Sampler
 from .copies import RankMover
@@ -37,6 +38,9 @@ from .message import pack_inputs
 from .rank import RESULT
 from .topology import Topology
 from .wire import Kind, pack, unpack
+
+_HOST_SHARE = 0.25
+"""Of a host's free memory, for the pools of all CPU ranks together."""
 
 
 class Crew(Protocol):
@@ -205,14 +209,17 @@ class ParallelRunner:
     def _start(self, opened: OpenedModel, config: EngineConfig) -> CacheShape:
         """Tell every rank its place, and all of them the size of the pool that each has room for."""
         seats, ranks = self._topology.seats, self._ranks
-        threads = config.threads or max(1, usable_threads(config) // len(seats))
-        told = config.model_copy(update={"threads": threads})
+        told = _told(config, opened, len(seats))
         for seat in seats:
             setup = self._wiring.setup(seat, told, self._folder)
             ranks.send(Kind.SETUP, setup.model_dump_json().encode(), [seat.rank])
         offers = [self._ready(seat.rank) for seat in seats]
         self._devices = tuple(dict.fromkeys(str(offer["device"]) for offer in offers))
         blocks = min(int(offer["blocks"]) for offer in offers)
+        tokens, groups = _common(offers, config)
+        if config.kv.memory_bytes is None and not groups:  # no more than all sequences could fill
+            longest = -(-opened.max_model_len // (tokens * config.layout.dcp))
+            blocks = min(blocks, config.max_num_seqs * longest + 1)
         ranks.send(Kind.POOL, pack({"blocks": blocks}))
         for seat in seats:
             self._ready(seat.rank)
@@ -221,7 +228,6 @@ class ParallelRunner:
             RankMover(int(offer["bytes_per_block"]), partial(self._order, seat.rank), *self._wiring.copies(seat.rank))
             for seat, offer in zip(seats, offers, strict=True)
         )
-        tokens, groups = _common(offers, config)
         size = sum(int(offer["bytes_per_block"]) for offer in offers) // config.layout.dp
         if config.layout.dp > 1:
             blocks -= 1  # the last one is where a replica without work writes
@@ -235,6 +241,16 @@ class ParallelRunner:
         if kind is not Kind.READY:
             raise EngineError(f"A rank began with {kind.name}.")
         return unpack(body)
+
+
+def _told(config: EngineConfig, opened: OpenedModel, ranks: int) -> EngineConfig:
+    """What each rank is to use of a host that it shares with the others: cores and, for its pool, free memory."""
+    threads = config.threads or max(1, usable_threads(config) // ranks)
+    kv = config.kv
+    if kv.memory_bytes is None and opened.device.type == "cpu":
+        share = int(available_bytes(opened.device) * _HOST_SHARE) // ranks
+        kv = kv.model_copy(update={"memory_bytes": Bytes(share)})
+    return config.model_copy(update={"threads": threads, "kv": kv})
 
 
 def _common(offers: Sequence[dict[str, Any]], config: EngineConfig) -> tuple[int, tuple[GroupSpec, ...]]:

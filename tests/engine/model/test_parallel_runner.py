@@ -184,6 +184,15 @@ def test_a_chunk_that_does_not_sample_answers_none_and_a_closed_runner_refuses(c
         runner.run(quiet)
 
 
+def test_without_a_size_the_pools_are_what_all_sequences_could_fill(config: EngineConfig) -> None:
+    free = config.model_copy(update={"kv": KvConfig(block_tokens=BLOCK), "max_model_len": 100})
+    runner, _ = spread(free, tp=4, dcp=2)
+    try:
+        assert runner.cache.num_blocks == 6 * 13 + 1, "thirteen blocks of 8 tokens for each of six sequences, and one"
+    finally:
+        runner.close()
+
+
 @pytest.mark.parametrize("sizes", [{"tp": 2, "pp": 3}, {"tp": 4}], ids=str)
 def test_blocks_over_ranks_are_moved_as_those_of_one(config: EngineConfig, sizes: dict[str, int]) -> None:
     """So tiers keep them, and engines of other layouts take them over."""
