@@ -167,7 +167,13 @@ def _kind(annotation: object) -> str:
 def _job_document() -> dict[str, Any]:
     limits = SimpleNamespace(max_watchers=1, max_body_bytes=1, rate=1.0, burst=1)
     services = SimpleNamespace(
-        version=__version__, tail=None, limits=limits, planner=HostPlanner(), plans=PlanMaker(), clock=MonotonicClock()
+        version=__version__,
+        tail=None,
+        limits=limits,
+        planner=HostPlanner(),
+        plans=PlanMaker(),
+        clock=MonotonicClock(),
+        devices=SimpleNamespace(look=dict),
     )
     return create_job_app(cast(Any, services)).openapi()
 
