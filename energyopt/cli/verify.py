@@ -14,6 +14,7 @@ from energyopt.compose.verify import (
     answers_of,
     compare_answers,
     keep_report,
+    rounding_check,
     save_answers,
     thresholds_of,
 )
@@ -64,6 +65,10 @@ def verify(
     with console.status(f"asking {baseline}"):
         old = answers_of(baseline, questions, model=model, api_key=api_key)
     report = compare_answers(old, found, limits)
+    with console.status(f"comparing the weights of {target} with float32"):
+        rounding = rounding_check(target, tuple(option or ()))
+    if rounding is not None:
+        report = report.model_copy(update={"checks": (*report.checks, rounding)})
     stored, url = keep_report(report, db)
     if as_json:
         print_json(

@@ -11,19 +11,24 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from energyopt.core.clock import MonotonicClock
-from energyopt.core.config import Deployment
+from energyopt.core.config import Deployment, EngineConfig, parse_config
 from energyopt.core.errors import ConfigError, EnergyoptError, StoreError
 from energyopt.core.runs import RunRecord
 from energyopt.store.database import default_url
 from energyopt.store.runs import open_runs
+from engine.divergence import divergence
+from engine.models import ALIASES
 from tuner.accuracy.answers import Answers, HttpPost, collect
-from tuner.accuracy.checks import AccuracyReport, Thresholds, judge
+from tuner.accuracy.checks import AccuracyReport, Check, Thresholds, judge
 from tuner.accuracy.questions import PLAIN
 from tuner.export.command import serve_command
 
 from .served import serving
 
 VERIFY = "verify"
+ROUNDING_LIMIT = 0.1
+"""Nats from float32 that rounded weights may cost: four bits cost about 0.03 with care and 0.36 without."""
+ROUNDING_TOKENS = 96
 _MAX_RECORDING = 64 * 2**20
 
 
@@ -60,6 +65,23 @@ def compare_answers(baseline: Answers, candidate: Answers, thresholds: Threshold
         return judge(baseline, candidate, thresholds)
     except ValueError as error:
         raise ConfigError(f"The answers cannot be compared: {error}") from error
+
+
+def rounding_check(target: str, options: Sequence[str], limit: float = ROUNDING_LIMIT) -> Check | None:
+    """What the rounding of a model's weights costs, on this machine's CPU; None where ``target`` is no model, or its
+    weights are not rounded as far as its name and ``options`` tell. Raises what ``divergence`` raises."""
+    asked = [option.partition("=")[2] for option in options if option.startswith("--quantization=")]
+    quantization = asked[-1] if asked else "auto"
+    packed = target in ALIASES or target.endswith(".gguf")
+    if "://" in target or quantization == "none" or (quantization == "auto" and not packed):
+        return None
+    config = parse_config(EngineConfig, {"model": target, "quantization": quantization})
+    found = divergence(config, " ".join(PLAIN), ROUNDING_TOKENS)
+    detail = (
+        f"{found.weights}: {found.nats:.4f} nats from float32 over {found.tokens} tokens; "
+        f"loss {found.losses[1]:.3f}, in float32 {found.losses[0]:.3f}"
+    )
+    return Check(name="rounded weights", passed=found.nats <= limit, score=found.nats, limit=limit, detail=detail)
 
 
 def keep_report(report: AccuracyReport, db: str | None) -> tuple[str, str]:
