@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -86,6 +87,8 @@ def run_router(
         )
         for line in notices(request):
             notify(line)
+        gc.collect()
+        gc.freeze()  # what was imported stays; looking through it again would hold every stream up
         RouterServer(router, on_ready=lambda: on_ready(state), tls=tls).run(sockets=[listener])
 
 
