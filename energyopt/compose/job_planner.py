@@ -14,7 +14,8 @@ from energyopt.core.errors import ConfigError, NotFoundError
 from energyopt.core.slo import Slo
 from energyopt.core.study import StudyRecord, StudySpec, TrialRecord, Value
 from energyopt.core.units import Seconds
-from tuner.export.command import serve_command, vllm_command
+from tuner.export.command import serve_command
+from tuner.export.forms import render
 from tuner.export.manifest import manifest_json
 from tuner.nearest import explain_infeasible
 from tuner.space import SearchSpace
@@ -97,10 +98,9 @@ class StudyOutcomes:
         winner = next((trial for trial in trials if trial.number == chosen), None)
         if winner is None:
             raise NotFoundError(f"Study {study.id} has no recommendation.")
-        ours = form == "energyopt"
-        command = serve_command(winner.deployment, tuned=study.spec.space) if ours else vllm_command(winner.deployment)
-        notes = [f"# {note}" for note in command.dropped]
-        return "\n".join([*notes, command.shell, ""]), "text/plain"
+        if form == "energyopt":
+            return f"{serve_command(winner.deployment, tuned=study.spec.space).shell}\n", "text/plain"
+        return render(form, winner.deployment)
 
     def nearest(self, trials: Sequence[TrialRecord]) -> str:
         return explain_infeasible(trials)

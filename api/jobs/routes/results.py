@@ -114,14 +114,17 @@ def recommendation(study_id: str, services: ServicesDep, caller: Reader) -> Resp
     return answer(view)
 
 
+ManifestForm = Literal["json", "energyopt", "vllm", "sglang", "compose", "systemd", "kubernetes", "dynamo", "llm-d"]
+
+
 @router.get("/v1/studies/{study_id}/manifest")
 def manifest(
     study_id: str,
     services: ServicesDep,
     caller: Reader,
-    format: Annotated[Literal["json", "energyopt", "vllm"], Query(description="json: with the evidence.")] = "json",
+    format: Annotated[ManifestForm, Query(description="json: with the evidence.")] = "json",
 ) -> Response:
-    """The recommendation as something to deploy: the manifest with its evidence, or a launch command."""
+    """The recommendation as something to deploy: evidence, a command, a unit, or the manifest of an orchestrator."""
     study = _require(services, study_of(services, caller, study_id))
     chosen = study.recommendation.trial if study.recommendation else None
     text, media_type = services.outcomes.manifest(study, services.pages.evidence(study.id, chosen), format)
