@@ -247,7 +247,7 @@ def test_tensor_ranks(tiny: Tiny, in_ranks: InRanks) -> None:
 
     def work(ranks: Collective) -> list[list[int]]:
         place, config = Place(tensor=ranks, experts=ranks), tiny.config()
-        served = tiny.serve(config, prompts(30, 6), 3, lambda recorder: recorder(load_model(config, place), config))
+        served = tiny.serve(config, prompts(27, 6), 2, lambda recorder: recorder(load_model(config, place), config))
         return [request.output for request in served]
 
     first, second = in_ranks(2, work)
@@ -267,8 +267,8 @@ def test_pipeline_stages(tiny: Tiny) -> None:
         inputs = step_inputs(batch)
         return last.head(inputs, last.stage(inputs, first.stage(inputs)))
 
-    tiny.serve(config, prompts(30, 6), 3, lambda recorder: recorder(loaded[1], config, logits))
+    tiny.serve(config, prompts(27, 6), 2, lambda recorder: recorder(loaded[1], config, logits))
 
 
 def test_the_plain_operators(tiny: Tiny) -> None:
-    tiny.serve(tiny.config(kernels="reference"), prompts(33, 4), 3)
+    tiny.serve(tiny.config(kernels="reference"), prompts(17, 4), 2)
