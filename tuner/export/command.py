@@ -111,5 +111,5 @@ def _tuned_paths(space: Space | None) -> set[str]:
 def _at(data: Mapping[str, Any], path: str) -> Any:
     found: Any = data
     for part in path.split("."):
-        found = found[part]
+        found = None if found is None else found[part]
     return found

@@ -87,5 +87,25 @@ FLAGS = (
 TIERS = "engine.kv.tiers"
 """Several flags a tier: see ``tiers``."""
 TIERS_INSTEAD = f"The KV tiers have no counterpart in vLLM: {_CONNECTOR}."
-WITHOUT_FLAG = ("engine.layout.ep", "replicas")
+WITHOUT_FLAG = (
+    "engine.layout.ep",
+    "replicas",
+    "engine.idle_sleep",
+    "engine.kv_transfer.advertise",
+    "engine.kv_transfer.failure_policy",
+    "engine.kv_transfer.host",
+    "engine.kv_transfer.lease",
+    "engine.kv_transfer.peers",
+    "engine.kv_transfer.pool",
+    "engine.kv_transfer.pool_bytes",
+    "engine.kv_transfer.port",
+    "engine.kv_transfer.transport",
+    "engine.reasoning_parser",
+    "engine.speculative_config.adaptive",
+    "engine.speculative_config.method",
+    "engine.speculative_config.num_speculative_tokens",
+    "engine.speculative_config.prompt_lookup_max",
+    "engine.speculative_config.prompt_lookup_min",
+    "engine.tool_call_parser",
+)
 """Fields that no flag carries: a command exists only while they are at their defaults."""

@@ -81,7 +81,7 @@ def test_a_trial_is_measured_and_its_stages_are_told(run: Run, plan: MeasurePlan
     stages = list(dict.fromkeys(progress.stage for progress in seen))
     assert stages == ["launching", "warming", "measuring", "done"]
     assert all(0 <= progress.fraction <= 1 for progress in seen)
-    assert plan.window <= result.window < plan.window + 0.5
+    assert plan.window / 3 <= result.window < plan.window + 0.5  # one SLO is beyond hope, so it may end early
     assert result.requests > 5
     assert result.failed_requests == 0
     assert result.output_tokens > 40
