@@ -1,4 +1,4 @@
-"""Attention over interleaved shards equals attention over the whole, wherever positions are cut; shards may be empty."""
+"""Attention over interleaved shards equals attention over the whole, wherever it is cut; shards may be empty."""
 
 from __future__ import annotations
 
