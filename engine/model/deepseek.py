@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from energyopt.core.errors import UnsupportedModelError
 from kernels.ops import Scoring
 from kernels.rope_scaling import Yarn
@@ -16,9 +14,9 @@ from .layers.latent import LatentAttention, LatentSpec
 from .layers.loader import Loader
 from .layers.mlp import GatedMlp
 from .layers.moe import MoeSpec, SparseMoe
+from .layers.prenorm import PreNormLayer
 from .layers.rotary import Rotary
 from .spec import DecoderSpec, RopeSpec
-from .step import Keeps, Slot, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,35 +34,21 @@ class DeepseekSpec(DecoderSpec):
         return DecoderSpec.problems(self) or self.moe.problems()
 
 
-class DeepseekLayer:
-    """One layer: attention and feed-forward, each behind a norm and beside the residual."""
-
-    def __init__(self, spec: DeepseekSpec, load: Loader, index: int) -> None:
-        name = f"model.layers.{index}"
-        self._input_norm = load.norm(name + ".input_layernorm", spec.hidden)
-        self._attention = LatentAttention(load, name + ".self_attn", spec.attention)
-        self._mlp_norm = load.norm(name + ".post_attention_layernorm", spec.hidden)
-        self._mlp: GatedMlp | SparseMoe
-        if spec.sparse[index]:
-            self._mlp = SparseMoe(load, name + ".mlp", spec.hidden, spec.moe)
-        else:
-            self._mlp = GatedMlp(load, name + ".mlp", spec.hidden, spec.intermediate)
-        self._ops, self._eps = load.ops, spec.eps
-
-    @property
-    def keeps(self) -> Keeps:
-        return self._attention.keeps
-
-    def __call__(self, hidden: torch.Tensor, step: Step, slot: Slot) -> torch.Tensor:
-        ops, eps = self._ops, self._eps
-        hidden += self._attention(ops.rms_norm(hidden, self._input_norm, eps), step, slot)
-        hidden += self._mlp(ops.rms_norm(hidden, self._mlp_norm, eps))
-        return hidden
+def deepseek_layer(spec: DeepseekSpec, load: Loader, index: int) -> PreNormLayer:
+    """One layer."""
+    name = f"model.layers.{index}"
+    attention = LatentAttention(load, name + ".self_attn", spec.attention)
+    mlp: GatedMlp | SparseMoe
+    if spec.sparse[index]:
+        mlp = SparseMoe(load, name + ".mlp", spec.hidden, spec.moe)
+    else:
+        mlp = GatedMlp(load, name + ".mlp", spec.hidden, spec.intermediate)
+    return PreNormLayer(load, name, attention, mlp, hidden=spec.hidden, eps=spec.eps)
 
 
 def build_deepseek(spec: DeepseekSpec, load: Loader) -> Blueprint:
     """One kind of layer but for its feed-forward, one of angles."""
-    return Blueprint(lambda index: DeepseekLayer(spec, load, index), (Rotary.of(spec.rope, load),))
+    return Blueprint(lambda index: deepseek_layer(spec, load, index), (Rotary.of(spec.rope, load),))
 
 
 def read_deepseek(config: HfConfig, has_head: bool, moe: MoeSpec) -> DeepseekSpec:

@@ -17,11 +17,11 @@ from .layers.activations import ClampedSwiglu
 from .layers.attention import Attention, AttentionSpec
 from .layers.loader import Loader
 from .layers.moe import MoeSpec, Names, SparseMoe
+from .layers.prenorm import PreNormLayer
 from .layers.rotary import Rotary
 from .layers.split import span
 from .mxfp4 import GROUP, dequantize_mxfp4
 from .spec import HeadsSpec, RopeSpec
-from .step import Keeps, Slot, Step
 
 _NAMES = Names(router="router")
 
@@ -43,32 +43,17 @@ class GptOssSpec(HeadsSpec):
         return HeadsSpec.problems(self) or self.moe.problems()
 
 
-class GptOssLayer:
-    """One layer: attention and experts, each behind a norm and beside the residual."""
-
-    def __init__(self, spec: GptOssSpec, load: Loader, index: int) -> None:
-        name = f"model.layers.{index}"
-        heads = AttentionSpec(
-            spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.bias, spec.bias,
-            window=spec.window if spec.local[index] else 0, sinks=True,
-        )  # fmt: skip
-        self._input_norm = load.norm(name + ".input_layernorm", spec.hidden)
-        self._attention = Attention(load, name + ".self_attn", heads)
-        self._mlp_norm = load.norm(name + ".post_attention_layernorm", spec.hidden)
-        experts = ExpertReader(spec, load, name + ".mlp.experts")
-        self._mlp = SparseMoe(load, name + ".mlp", spec.hidden, spec.moe, _NAMES, experts=experts, router_bias=True)
-        self._ops, self._eps = load.ops, spec.eps
-
-    @property
-    def keeps(self) -> Keeps:
-        return self._attention.keeps
-
-    def __call__(self, hidden: torch.Tensor, step: Step, slot: Slot) -> torch.Tensor:
-        ops, eps = self._ops, self._eps
-        seen = self._attention(ops.rms_norm(hidden, self._input_norm, eps), step, slot)
-        normed, hidden = ops.add_rms_norm(seen, hidden, self._mlp_norm, eps)
-        hidden += self._mlp(normed)
-        return hidden
+def gpt_oss_layer(spec: GptOssSpec, load: Loader, index: int) -> PreNormLayer:
+    """One layer."""
+    name = f"model.layers.{index}"
+    heads = AttentionSpec(
+        spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.bias, spec.bias,
+        window=spec.window if spec.local[index] else 0, sinks=True,
+    )  # fmt: skip
+    attention = Attention(load, name + ".self_attn", heads)
+    experts = ExpertReader(spec, load, name + ".mlp.experts")
+    mlp = SparseMoe(load, name + ".mlp", spec.hidden, spec.moe, _NAMES, experts=experts, router_bias=True)
+    return PreNormLayer(load, name, attention, mlp, hidden=spec.hidden, eps=spec.eps)
 
 
 class ExpertReader:
@@ -112,7 +97,7 @@ class ExpertReader:
 
 def build_gpt_oss(spec: GptOssSpec, load: Loader) -> Blueprint:
     """Two kinds of layers, one of angles."""
-    return Blueprint(lambda index: GptOssLayer(spec, load, index), (Rotary.of(spec.rope, load),))
+    return Blueprint(lambda index: gpt_oss_layer(spec, load, index), (Rotary.of(spec.rope, load),))
 
 
 def read_gpt_oss(config: HfConfig, has_head: bool) -> GptOssSpec:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from .deepseek import read_latent
 from .family import Blueprint, Family
 from .hf_config import HfConfig
@@ -14,8 +12,8 @@ from .layers.latent import LatentAttention, LatentSpec
 from .layers.loader import Loader
 from .layers.mlp import GatedMlp
 from .layers.moe import MoeSpec, Names, SparseMoe
+from .layers.prenorm import PreNormLayer
 from .spec import DecoderSpec
-from .step import Kept, Slot, Step
 
 _NAMES = Names(gate="w1", up="w3", down="w2")
 
@@ -35,42 +33,26 @@ class KimiLinearSpec(DecoderSpec):
         return DecoderSpec.problems(self) or self.delta.problems() or self.moe.problems()
 
 
-class KimiLinearLayer:
-    """One layer: attention of either kind and feed-forward, each behind a norm and beside the residual."""
-
-    def __init__(self, spec: KimiLinearSpec, load: Loader, index: int) -> None:
-        name = f"model.layers.{index}"
-        self._input_norm = load.norm(name + ".input_layernorm", spec.hidden)
-        self._mixer: KimiDelta | LatentAttention
-        if spec.recurrent[index]:
-            self._mixer = KimiDelta(load, name + ".self_attn", spec.delta)
-        else:
-            self._mixer = LatentAttention(load, name + ".self_attn", spec.attention)
-        self._mlp_norm = load.norm(name + ".post_attention_layernorm", spec.hidden)
-        self._mlp: GatedMlp | SparseMoe
-        if spec.sparse[index]:
-            self._mlp = SparseMoe(load, name + ".block_sparse_moe", spec.hidden, spec.moe, _NAMES)
-        else:
-            named = name + (".mlp" if load.has(name + ".mlp.gate_proj.weight") else ".block_sparse_moe")
-            self._mlp = GatedMlp(load, named, spec.hidden, spec.intermediate)
-        self._ops, self._eps = load.ops, spec.eps
-
-    @property
-    def keeps(self) -> Kept:
-        return self._mixer.keeps
-
-    def __call__(self, hidden: torch.Tensor, step: Step, slot: Slot) -> torch.Tensor:
-        ops, eps = self._ops, self._eps
-        normed = ops.rms_norm(hidden, self._input_norm, eps)
-        mixer = self._mixer
-        hidden += mixer(normed, slot) if isinstance(mixer, KimiDelta) else mixer(normed, step, slot)
-        hidden += self._mlp(ops.rms_norm(hidden, self._mlp_norm, eps))
-        return hidden
+def kimi_linear_layer(spec: KimiLinearSpec, load: Loader, index: int) -> PreNormLayer:
+    """One layer, with attention of either kind."""
+    name = f"model.layers.{index}"
+    mixer: KimiDelta | LatentAttention
+    if spec.recurrent[index]:
+        mixer = KimiDelta(load, name + ".self_attn", spec.delta)
+    else:
+        mixer = LatentAttention(load, name + ".self_attn", spec.attention)
+    mlp: GatedMlp | SparseMoe
+    if spec.sparse[index]:
+        mlp = SparseMoe(load, name + ".block_sparse_moe", spec.hidden, spec.moe, _NAMES)
+    else:
+        named = name + (".mlp" if load.has(name + ".mlp.gate_proj.weight") else ".block_sparse_moe")
+        mlp = GatedMlp(load, named, spec.hidden, spec.intermediate)
+    return PreNormLayer(load, name, mixer, mlp, hidden=spec.hidden, eps=spec.eps)
 
 
 def build_kimi_linear(spec: KimiLinearSpec, load: Loader) -> Blueprint:
     """Two kinds of layers and no angles: the order of tokens is in the recurrence."""
-    return Blueprint(lambda index: KimiLinearLayer(spec, load, index), ())
+    return Blueprint(lambda index: kimi_linear_layer(spec, load, index), ())
 
 
 def read_kimi_linear(config: HfConfig, has_head: bool) -> KimiLinearSpec:

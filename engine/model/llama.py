@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from energyopt.core.errors import UnsupportedModelError
 
 from .family import Blueprint, Family
@@ -11,40 +9,24 @@ from .hf_config import HfConfig
 from .layers.attention import Attention, AttentionSpec
 from .layers.loader import Loader
 from .layers.mlp import GatedMlp
+from .layers.prenorm import PreNormLayer
 from .layers.rotary import Rotary
 from .spec import LlamaSpec, RopeScaling
-from .step import Keeps, Slot, Step
 
 
-class LlamaLayer:
-    """One layer: attention and feed-forward, each behind a norm and beside the residual."""
-
-    def __init__(self, spec: LlamaSpec, load: Loader, index: int) -> None:
-        name = f"model.layers.{index}"
-        bias = spec.attention_bias
-        shape = AttentionSpec(spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, bias=bias, out_bias=bias)
-        self._input_norm = load.norm(name + ".input_layernorm", spec.hidden)
-        self._attention = Attention(load, name + ".self_attn", shape)
-        self._mlp_norm = load.norm(name + ".post_attention_layernorm", spec.hidden)
-        self._mlp = GatedMlp(load, name + ".mlp", spec.hidden, spec.intermediate, bias=spec.mlp_bias)
-        self._ops, self._eps = load.ops, spec.eps
-
-    @property
-    def keeps(self) -> Keeps:
-        return self._attention.keeps
-
-    def __call__(self, hidden: torch.Tensor, step: Step, slot: Slot) -> torch.Tensor:
-        ops, eps = self._ops, self._eps
-        seen = self._attention(ops.rms_norm(hidden, self._input_norm, eps), step, slot)
-        normed, hidden = ops.add_rms_norm(seen, hidden, self._mlp_norm, eps)
-        hidden += self._mlp(normed)
-        return hidden
+def llama_layer(spec: LlamaSpec, load: Loader, index: int) -> PreNormLayer:
+    """One layer."""
+    name, bias = f"model.layers.{index}", spec.attention_bias
+    shape = AttentionSpec(spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, bias=bias, out_bias=bias)
+    attention = Attention(load, name + ".self_attn", shape)
+    mlp = GatedMlp(load, name + ".mlp", spec.hidden, spec.intermediate, bias=spec.mlp_bias)
+    return PreNormLayer(load, name, attention, mlp, hidden=spec.hidden, eps=spec.eps)
 
 
 def build_llama(spec: LlamaSpec, load: Loader) -> Blueprint:
     """One kind of layer, one of angles."""
     rotary = Rotary(spec.frequencies(), load.device, load.activations)
-    return Blueprint(lambda index: LlamaLayer(spec, load, index), (rotary,))
+    return Blueprint(lambda index: llama_layer(spec, load, index), (rotary,))
 
 
 def read_llama(config: HfConfig, has_head: bool) -> LlamaSpec:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from energyopt.core.errors import UnsupportedModelError
 
 from .family import Blueprint, Family
@@ -15,9 +13,9 @@ from .layers.attention import Attention, AttentionSpec
 from .layers.loader import Loader
 from .layers.mlp import GatedMlp
 from .layers.moe import MoeSpec, SparseMoe
+from .layers.prenorm import PreNormLayer
 from .layers.rotary import Rotary
 from .spec import HeadsSpec, RopeSpec
-from .step import Keeps, Slot, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,40 +35,22 @@ class QwenSpec(HeadsSpec):
         return HeadsSpec.problems(self) or (self.moe.problems() if self.moe else None)
 
 
-class QwenLayer:
-    """One layer: attention and feed-forward, each behind a norm and beside the residual."""
-
-    def __init__(self, spec: QwenSpec, load: Loader, index: int) -> None:
-        name = f"model.layers.{index}"
-        eps = spec.eps if spec.norms else None
-        heads = AttentionSpec(
-            spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.bias, spec.out_bias, norm_eps=eps
-        )
-        self._input_norm = load.norm(name + ".input_layernorm", spec.hidden)
-        self._attention = Attention(load, name + ".self_attn", heads)
-        self._mlp_norm = load.norm(name + ".post_attention_layernorm", spec.hidden)
-        self._mlp: GatedMlp | SparseMoe
-        if spec.moe is not None and index in spec.sparse:
-            self._mlp = SparseMoe(load, name + ".mlp", spec.hidden, spec.moe)
-        else:
-            self._mlp = GatedMlp(load, name + ".mlp", spec.hidden, spec.intermediate)
-        self._ops, self._eps = load.ops, spec.eps
-
-    @property
-    def keeps(self) -> Keeps:
-        return self._attention.keeps
-
-    def __call__(self, hidden: torch.Tensor, step: Step, slot: Slot) -> torch.Tensor:
-        ops, eps = self._ops, self._eps
-        seen = self._attention(ops.rms_norm(hidden, self._input_norm, eps), step, slot)
-        normed, hidden = ops.add_rms_norm(seen, hidden, self._mlp_norm, eps)
-        hidden += self._mlp(normed)
-        return hidden
+def qwen_layer(spec: QwenSpec, load: Loader, index: int) -> PreNormLayer:
+    """One layer."""
+    name, eps = f"model.layers.{index}", spec.eps if spec.norms else None
+    heads = AttentionSpec(spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.bias, spec.out_bias, norm_eps=eps)
+    attention = Attention(load, name + ".self_attn", heads)
+    mlp: GatedMlp | SparseMoe
+    if spec.moe is not None and index in spec.sparse:
+        mlp = SparseMoe(load, name + ".mlp", spec.hidden, spec.moe)
+    else:
+        mlp = GatedMlp(load, name + ".mlp", spec.hidden, spec.intermediate)
+    return PreNormLayer(load, name, attention, mlp, hidden=spec.hidden, eps=spec.eps)
 
 
 def build_qwen(spec: QwenSpec, load: Loader) -> Blueprint:
     """One kind of layer but for its feed-forward, one of angles."""
-    return Blueprint(lambda index: QwenLayer(spec, load, index), (Rotary.of(spec.rope, load),))
+    return Blueprint(lambda index: qwen_layer(spec, load, index), (Rotary.of(spec.rope, load),))
 
 
 def read_qwen(config: HfConfig, has_head: bool, *, bias: bool, norms: bool, moe: MoeSpec | None = None) -> QwenSpec:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from .family import Blueprint, Family
 from .hf_config import HfConfig
 from .layers.attention import Attention, AttentionSpec
@@ -13,9 +11,9 @@ from .layers.delta import DeltaSpec, GatedDeltaNet
 from .layers.loader import Loader
 from .layers.mlp import GatedMlp
 from .layers.moe import MoeSpec, Names, SparseMoe
+from .layers.prenorm import PreNormLayer
 from .layers.rotary import Rotary
 from .spec import HeadsSpec, RopeSpec
-from .step import Kept, Slot, Step
 
 _SHIFT = 1.0
 """Norm weights are stored as their distance from one, but for the gated norm."""
@@ -39,46 +37,30 @@ class Qwen3NextSpec(HeadsSpec):
         return HeadsSpec.problems(self) or self.delta.problems() or self.moe.problems()
 
 
-class Qwen3NextLayer:
-    """One layer: attention of either kind and feed-forward, each behind a norm and beside the residual."""
-
-    def __init__(self, spec: Qwen3NextSpec, load: Loader, index: int) -> None:
-        name = f"model.layers.{index}"
-        self._input_norm = load.norm(name + ".input_layernorm", spec.hidden, _SHIFT)
-        self._mixer: GatedDeltaNet | Attention
-        if spec.recurrent[index]:
-            self._mixer = GatedDeltaNet(load, name + ".linear_attn", spec.delta)
-        else:
-            heads = AttentionSpec(
-                spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.bias, spec.bias,
-                norm_eps=spec.eps, norm_shift=_SHIFT, gated=True,
-            )  # fmt: skip
-            self._mixer = Attention(load, name + ".self_attn", heads)
-        self._mlp_norm = load.norm(name + ".post_attention_layernorm", spec.hidden, _SHIFT)
-        self._mlp: GatedMlp | SparseMoe
-        if spec.sparse[index]:
-            self._mlp = SparseMoe(load, name + ".mlp", spec.hidden, spec.moe, _NAMES, shared_gate=True)
-        else:
-            self._mlp = GatedMlp(load, name + ".mlp", spec.hidden, spec.intermediate)
-        self._ops, self._eps = load.ops, spec.eps
-
-    @property
-    def keeps(self) -> Kept:
-        return self._mixer.keeps
-
-    def __call__(self, hidden: torch.Tensor, step: Step, slot: Slot) -> torch.Tensor:
-        ops, eps = self._ops, self._eps
-        normed = ops.rms_norm(hidden, self._input_norm, eps)
-        mixer = self._mixer
-        hidden += mixer(normed, slot) if isinstance(mixer, GatedDeltaNet) else mixer(normed, step, slot)
-        hidden += self._mlp(ops.rms_norm(hidden, self._mlp_norm, eps))
-        return hidden
+def qwen3_next_layer(spec: Qwen3NextSpec, load: Loader, index: int) -> PreNormLayer:
+    """One layer, with attention of either kind."""
+    name = f"model.layers.{index}"
+    mixer: GatedDeltaNet | Attention
+    if spec.recurrent[index]:
+        mixer = GatedDeltaNet(load, name + ".linear_attn", spec.delta)
+    else:
+        heads = AttentionSpec(
+            spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.bias, spec.bias,
+            norm_eps=spec.eps, norm_shift=_SHIFT, gated=True,
+        )  # fmt: skip
+        mixer = Attention(load, name + ".self_attn", heads)
+    mlp: GatedMlp | SparseMoe
+    if spec.sparse[index]:
+        mlp = SparseMoe(load, name + ".mlp", spec.hidden, spec.moe, _NAMES, shared_gate=True)
+    else:
+        mlp = GatedMlp(load, name + ".mlp", spec.hidden, spec.intermediate)
+    return PreNormLayer(load, name, mixer, mlp, hidden=spec.hidden, eps=spec.eps, shift=_SHIFT)
 
 
 def build_qwen3_next(spec: Qwen3NextSpec, load: Loader) -> Blueprint:
     """Two kinds of layers, one of angles over a part of each head."""
     rotary = Rotary.of(spec.rope, load)
-    return Blueprint(lambda index: Qwen3NextLayer(spec, load, index), (rotary,), norm_shift=_SHIFT)
+    return Blueprint(lambda index: qwen3_next_layer(spec, load, index), (rotary,), norm_shift=_SHIFT)
 
 
 def read_qwen3_next(config: HfConfig, has_head: bool) -> Qwen3NextSpec:

@@ -80,7 +80,7 @@ WRITTEN = [
 
 
 def arguments(line: str) -> list[str]:
-    return shlex.split(line, comments=True)
+    return shlex.split(line.removesuffix("&"), comments=True)
 
 
 @pytest.mark.parametrize(("page", "line"), [(page, line) for page, line, _ in WRITTEN], ids=lambda part: str(part)[:60])

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from ..states import StateMoves
-from ..step import Slot, StateKeeps, stateful
+from ..step import Slot, StateKeeps, Step, stateful
 from .loader import Loader
 from .split import rows_of, share, span
 
@@ -120,7 +120,7 @@ class GatedDeltaNet:
     def keeps(self) -> StateKeeps:
         return self._rule.keeps
 
-    def __call__(self, x: torch.Tensor, slot: Slot) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, _step: Step, slot: Slot) -> torch.Tensor:
         """The share of the residual (rows, hidden) of normed ``x``; states go into ``slot``."""
         spec, rows = self._spec, len(x)
         inner = self._group * spec.value
@@ -161,7 +161,7 @@ class KimiDelta:
     def keeps(self) -> StateKeeps:
         return self._rule.keeps
 
-    def __call__(self, x: torch.Tensor, slot: Slot) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, _step: Step, slot: Slot) -> torch.Tensor:
         """The share of the residual (rows, hidden) of normed ``x``; states go into ``slot``."""
         spec, rows = self._spec, len(x)
         fade, gate = self._into(x).chunk(2, dim=-1)
