@@ -9,6 +9,8 @@ windows add up to those of their union:
 - a failed request counts as infinite for every latency, at its end.
 
 What ends after the window is not judged by how it ended: the load aborts what is in flight when the window is over.
+That it has waited longer than an objective allows is known by then, though, and ``overdue_in`` says so: otherwise an
+engine that stalls would have kept every objective.
 """
 
 from __future__ import annotations
@@ -110,6 +112,52 @@ def samples_in(window: Window, metric: SloMetric, requests: Iterable[RequestReco
             part = belongs(window, replace(request, finish_reason=FinishReason.LENGTH))
             chosen.extend([] if part is None else [part])
     return chosen
+
+
+def overdue_in(
+    window: Window, metric: SloMetric, limit: Seconds, requests: Iterable[RequestRecord]
+) -> list[RequestRecord]:
+    """Records of what has waited longer than ``limit`` for its ``metric`` when the window ends, cut to that instant.
+
+    Each gives one sample, the wait until then: less than the true latency, and more than ``limit``. Known for ttft, itl
+    and e2e (interactivity: its gap).
+    """
+    wait = _WAITS.get(metric)
+    if wait is None:
+        return []
+    waiting = [request for request in requests if request.arrival < window.end <= request.end]
+    cut = [found for request in waiting if (found := wait(window.end, request)) is not None]
+    return [request for request, waited in cut if waited > limit]
+
+
+Cut = tuple[RequestRecord, float]
+
+
+def _first_token_awaited(now: Seconds, request: RequestRecord) -> Cut | None:
+    if request.first_token is not None and request.first_token < now:
+        return None
+    return _cut(request, now, (now,)), now - request.arrival
+
+
+def _next_token_awaited(now: Seconds, request: RequestRecord) -> Cut | None:
+    last = max((time for time in request.token_times if time < now), default=None)
+    return None if last is None else (_cut(request, now, (last, now)), now - last)
+
+
+def _end_awaited(now: Seconds, request: RequestRecord) -> Cut | None:
+    return _cut(request, now, ()), now - request.arrival
+
+
+def _cut(request: RequestRecord, now: Seconds, tokens: tuple[Seconds, ...]) -> RequestRecord:
+    return replace(request, end=now, token_times=tokens, finish_reason=FinishReason.LENGTH)
+
+
+_WAITS: Mapping[SloMetric, Callable[[Seconds, RequestRecord], Cut | None]] = {
+    SloMetric.TTFT: _first_token_awaited,
+    SloMetric.ITL: _next_token_awaited,
+    SloMetric.INTERACTIVITY: _next_token_awaited,
+    SloMetric.E2E: _end_awaited,
+}
 
 
 def _with_first_token_in(window: Window, request: RequestRecord) -> RequestRecord | None:

@@ -20,7 +20,7 @@ from energyopt.core.results import (
 from energyopt.core.slo import Slo, SloMetric
 from energyopt.core.units import Tokens
 
-from .counting import Window, count_output, count_prompts, ended_in, samples_in
+from .counting import Window, count_output, count_prompts, ended_in, overdue_in, samples_in
 from .ports import Meter
 
 MIN_OUTPUT_TOKENS = 32
@@ -75,13 +75,17 @@ def summarize_latencies_in(window: Window, requests: Sequence[RequestRecord]) ->
 
 
 def judge_in(window: Window, slos: Sequence[Slo], requests: Sequence[RequestRecord]) -> tuple[VerdictRecord, ...]:
-    """The verdict on every SLO over the window's samples; goodput is of the requests that ended in it."""
+    """The verdict on every SLO over the window's samples; goodput is of the requests that ended in it.
+
+    What waits at the end, longer than the objective allows, is a sample too.
+    """
     verdicts = []
     for slo, of_ended in zip(slos, judge(slos, ended_in(window, requests), window.length), strict=True):
         if slo.metric is SloMetric.GOODPUT:
             verdicts.append(of_ended)
         else:
-            verdicts.extend(judge([slo], samples_in(window, slo.metric, requests), window.length))
+            overdue = overdue_in(window, slo.metric, slo.longest, requests)
+            verdicts.extend(judge([slo], [*samples_in(window, slo.metric, requests), *overdue], window.length))
     return tuple(verdicts)
 
 

@@ -96,6 +96,11 @@ class Slo:
         exact = parse_seconds(short) == self.target
         return f"{self.metric}:{self.statistic}<{short if exact else f'{self.target!r}s'}"
 
+    @property
+    def longest(self) -> Seconds:
+        """The longest sample that keeps the target; of interactivity the gap."""
+        return Seconds(1 / self.target if self.metric is SloMetric.INTERACTIVITY else self.target)
+
     @staticmethod
     def samples_of(metric: SloMetric, requests: Iterable[RequestRecord]) -> list[float]:
         """The samples of ``metric`` in a run: seconds; the gaps themselves for interactivity.
@@ -128,8 +133,7 @@ class Slo:
         """Samples (seconds) beyond the target; None for a mean, which single samples neither keep nor miss."""
         if self.statistic is Statistic.MEAN:
             return None
-        limit = 1 / self.target if self.metric is SloMetric.INTERACTIVITY else self.target
-        return sum(value > limit for value in values)
+        return sum(value > self.longest for value in values)
 
     def _verdict(
         self,

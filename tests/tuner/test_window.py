@@ -17,7 +17,7 @@ from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecor
 from energyopt.core.results import EnergyReading, EnergySplit, Scope, Source
 from energyopt.core.slo import Slo, SloMetric
 from energyopt.core.units import Joules, Seconds
-from tuner.counting import Window, count_output, count_prompts, ended_in, samples_in
+from tuner.counting import Window, count_output, count_prompts, ended_in, overdue_in, samples_in
 from tuner.window import audit_work, judge_in, measure_power, report, summarize_latencies_in
 
 S = Seconds
@@ -137,6 +137,29 @@ def test_verdicts_are_about_the_window_only() -> None:
     assert (e2e.estimate, e2e.samples) == (7, 2)
     assert goodput.samples == 2
     assert goodput.estimate == pytest.approx(0.1)  # "inside" only, in 10 s
+
+
+def test_an_engine_that_stalls_has_kept_nothing() -> None:
+    """Requests that wait when the window ends have ended nowhere; that they wait too long is known all the same."""
+    stalled = [request(f"s{n}", 12, [12.1, 12.2, 25], end=26) for n in range(6)]  # no token from 12.2 on
+    unheard = [request(f"u{n}", 14, [27], end=28) for n in range(6)]
+    texts = ("ttft:p90<2s", "itl:p90<3s", "interactivity:p90>0.3", "e2e:p90<5s")
+    for verdict in judge_in(WINDOW, [Slo.parse(text) for text in texts], [*stalled, *unheard]):
+        assert verdict.state == "violated", verdict
+    (ttft,) = judge_in(WINDOW, [Slo.parse("ttft:p90<10s")], [*stalled, *unheard])
+    assert ttft.samples == 6, "who may still wait is no sample yet"
+
+
+@given(st.floats(0.1, 30), st.floats(0, 25), st.floats(0.1, 20))
+def test_a_wait_counts_once_it_is_too_long_and_as_what_it_is_by_then(
+    target: float, arrival: float, first: float
+) -> None:
+    late = request("r", arrival, [arrival + first], end=max(arrival + first, 40.0))
+    found = overdue_in(WINDOW, SloMetric.TTFT, S(target), [late])
+    waited = 20.0 - arrival
+    assert bool(found) == (0 < waited <= first and waited > target)
+    assert [one.ttft for one in found] == [waited] * len(found)
+    assert all(one.ttft is not None and target < one.ttft <= first for one in found), "never more than the truth"
 
 
 def test_without_samples_nothing_is_known() -> None:
