@@ -12,6 +12,7 @@ help:
 	@echo "make test     install what the tests need and run them"
 	@echo "make check    ruff, mypy strict, import rules"
 	@echo "make build    sdist and wheel"
+	@echo "make long     longer tests of whole programs"
 	@echo "make docs     the documentation, in build/site"
 	@echo "make bench    figures: the engine beside transformers, in one run"
 
@@ -32,8 +33,11 @@ run: install
 	$(BIN)/energyopt tune smollm2-135m --quick
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 2 -m "not gpu and not bench" --ignore=tests/kernels
-	$(BIN)/pytest -n 2 -m "not gpu and not bench" tests/kernels  # apart: Triton's interpreter must be on before any import
+	$(BIN)/pytest -n 2 -m "not gpu and not bench and not long" --ignore=tests/kernels
+	$(BIN)/pytest -n 2 -m "not gpu and not bench and not long" tests/kernels  # apart: Triton's interpreter must be on before any import
+
+long: $(VENV)/.dev
+	$(BIN)/pytest -n 2 -m long
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -58,4 +62,4 @@ bench: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help install run test check format build docs bench clean
+.PHONY: help install run test long check format build docs bench clean

@@ -24,6 +24,7 @@ from engine.models import load_model
 from engine.request import SamplingParams
 from engine.runner import TorchRunner
 
+pytestmark = pytest.mark.long  # test_pool_service has the same processes around a smaller engine
 START = 120.0
 OPTIONS = ("--dtype", "float32", "--max-num-batched-tokens", "256", "--kv-cache-memory-bytes", "4MiB", "--threads", "2")
 

@@ -43,7 +43,7 @@ def test_a_short_text_is_refused(tiny: Tiny) -> None:
         divergence(tiny.config, "abc", 60)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_model_loses_next_to_nothing() -> None:
     found = divergence(DEMO, TEXT, 128)
     assert found.weights == "Q4_1"
@@ -51,7 +51,7 @@ def test_the_demo_model_loses_next_to_nothing() -> None:
     assert abs(found.losses[1] - found.losses[0]) < 0.03
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_native_step_is_the_cheaper_one() -> None:
     """CPU seconds of one thread, by turns, so that other processes disturb little; wall time is the bench's."""
 
