@@ -130,8 +130,15 @@ class Postgres:
         _run([*self._control, "-m", "immediate", "stop"], self._folder)
 
     def kill(self) -> None:
-        """``kill -9`` of the server; its children end when they see that it is gone."""
-        os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+        """``kill -9`` of the server; its children end when they see that it is gone.
+
+        Its lock files go too, as after a restart of the machine: where nobody reaps the dead server, its process id
+        still answers, and the next one would not start.
+        """
+        lock = self._data / "postmaster.pid"
+        os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
+        for left in (lock, self._folder / ".s.PGSQL.5432.lock"):
+            left.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session")

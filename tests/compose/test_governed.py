@@ -233,8 +233,8 @@ def run_and_use(
     address: list[str] = []
     ready, failures = threading.Event(), list[BaseException]()
 
-    def serving(app: Any, listener: socket.socket, *, abort: Any, on_ready: Any) -> None:
-        servers.append(Server(app, grace=Seconds(5.0), abort=abort, on_ready=on_ready))
+    def serving(app: Any, listener: socket.socket, **how: Any) -> None:
+        servers.append(Server(app, grace=Seconds(5.0), **how))
         servers[0].run(sockets=[listener])
 
     def hear(line: str) -> None:
