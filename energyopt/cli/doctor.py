@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from energyopt.compose.doctor import Check, diagnose
@@ -26,17 +27,18 @@ def doctor(
     if as_json:
         print_json({"ok": not broken, "checks": [asdict(check) for check in checks]})
     else:
-        result_console().print(_table(checks))
+        result_console().print(doctor_table(checks))
     if broken:
         raise ConfigError(f"{len(broken)} of {len(checks)} checks failed: {', '.join(c.name for c in broken)}.")
 
 
-def _table(checks: list[Check]) -> Table:
+def doctor_table(checks: list[Check]) -> Table:
+    """One line a check; what to do stands below what was found."""
     table = Table(title="energyopt doctor", title_justify="left", header_style="bold", show_lines=False)
     table.add_column("what")
     table.add_column("state", no_wrap=True)
     table.add_column("found", overflow="fold")
     for check in checks:
-        detail = check.detail if check.fix is None else f"{check.detail}\n[dim]→ {check.fix}[/]"
-        table.add_row(check.name, MARKS[check.state], detail)
+        fix = "" if check.fix is None else f"\n[dim]→ {escape(check.fix)}[/]"
+        table.add_row(check.name, MARKS[check.state], escape(check.detail) + fix)
     return table

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from energyopt.compose.keys import create_key, list_keys, revoke_key
@@ -48,7 +49,9 @@ def list_all(db: Db = None, as_json: Json = False) -> None:
     for key in keys:
         state = "active" if key.revoked is None else f"revoked {key.revoked:%Y-%m-%d %H:%M}"
         scopes = ", ".join(key.scopes)
-        table.add_row(key.id, key.name, scopes, key.tenant or "—", f"{key.created:%Y-%m-%d %H:%M}", state)
+        table.add_row(
+            key.id, escape(key.name), scopes, escape(key.tenant or "—"), f"{key.created:%Y-%m-%d %H:%M}", state
+        )
     result_console().print(table if keys else "No keys. Make one: energyopt keys create NAME --scope read")
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from energyopt.client import Client, calls
@@ -38,7 +39,7 @@ def list_remote(url: str, key: str | None, limit: int, as_json: bool) -> None:
         percent = "—" if not isinstance(saving, float) else f"{saving * 100:.1f} %"
         done = "—" if study.progress is None else f"{study.progress.get('done')}/{study.progress.get('total')}"
         created = study.created.strftime("%Y-%m-%d %H:%M")
-        table.add_row(study.id, created, study.state, done, study.name, ", ".join(study.slos), percent)
+        table.add_row(study.id, created, study.state, done, escape(study.name), ", ".join(study.slos), percent)
     result_console().print(table)
 
 

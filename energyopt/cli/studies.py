@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from energyopt.compose.results import open_session, study_summary
@@ -45,7 +46,7 @@ def list_studies(
         found = study.recommendation
         saving = "—" if found is None or found.saving is None else f"{found.saving * 100:.1f} %"
         created = study.created.strftime("%Y-%m-%d %H:%M")
-        table.add_row(study.id, created, study.state, study.spec.name, ", ".join(study.spec.slos), saving)
+        table.add_row(study.id, created, study.state, escape(study.spec.name), ", ".join(study.spec.slos), saving)
     result_console().print(table)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from energyopt.compose.verify import (
@@ -90,5 +91,5 @@ def table(report: AccuracyReport) -> Table:
     made.add_column("seen", overflow="fold")
     for check in report.checks:
         figures = (format_figure(check.score), format_figure(check.limit))
-        made.add_row(check.name, *figures, _WORDS[check.passed], check.detail)
+        made.add_row(check.name, *figures, _WORDS[check.passed], escape(check.detail))
     return made

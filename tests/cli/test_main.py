@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from energyopt import __version__
+from energyopt.cli.doctor import doctor_table
 from energyopt.cli.main import main
 from energyopt.cli.verbs import VERBS
+from energyopt.compose.doctor import Check
 
 LIGHT = """
 import sys
@@ -127,3 +130,10 @@ def test_a_long_error_stays_on_one_line(energyopt: Cli, tmp_path: Path) -> None:
     assert done.code == 1
     assert done.err.count("\n") == 1
     assert str(long) in done.err
+
+
+def test_words_in_brackets_are_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table must not take ``energyopt[gpu]`` for a colour."""
+    check = Check("kernels", "limited", "needs energyopt[gpu]", "pip install energyopt[gpu]")
+    Console(width=100).print(doctor_table([check]))
+    assert capsys.readouterr().out.count("energyopt[gpu]") == 2
