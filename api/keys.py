@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from energyopt.core.errors import ConfigError
+from energyopt.core.files import read_bounded
 
 MAX_BYTES = 1 << 20
 MAX_TENANTS = 64
@@ -20,14 +21,11 @@ _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 def read_keys(path: Path) -> dict[str, str]:
     """Tenant by key. Raises ConfigError that names the line, never a key."""
+    raw = read_bounded(path, MAX_BYTES, what="key file")
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
         lines = raw.decode("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"The key file {path} cannot be read: {error}.") from error
-    if len(raw) > MAX_BYTES:
-        raise ConfigError(f"The key file {path} is larger than {MAX_BYTES >> 20} MiB.")
     keys: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):

@@ -78,6 +78,18 @@ class Tls:
     key: Path
 
 
+def tls_files(certificate: Path | None, key: Path | None) -> Tls | None:
+    """Both files, or None where neither is named. Raises ConfigError for one alone, or one that is no file."""
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigError("TLS needs both a certificate and its key.")
+    for path in (certificate, key):
+        if not path.is_file():
+            raise ConfigError(f"{path} is no file with a certificate or a key.")
+    return Tls(certificate, key)
+
+
 class Server(uvicorn.Server):
     """Uvicorn that ends a request which outlives the grace with a typed error instead of cutting its connection.
 

@@ -32,13 +32,10 @@ from energyopt.core.config import (
     TierConfig,
 )
 from energyopt.core.study import Budget, StudySpec
-from energyopt.store import service_tables
-from energyopt.store import tables as tables_module
 from energyopt.store.tables import Base
 from telemetry.catalog import CATALOG
 
 Page = Callable[[], str]
-TABLE_MODULES = (tables_module.__name__, service_tables.__name__)
 MODELS = (StudySpec, Budget, Deployment, PoolConfig, EngineConfig, KvConfig, TierConfig, ParallelLayout, PowerConfig)
 
 
@@ -100,7 +97,7 @@ def metrics() -> str:
 
 def tables() -> str:
     """Every table of the database."""
-    described = {mapper.local_table.name: mapper.class_ for mapper in Base.registry.mappers}  # type: ignore[attr-defined]
+    described = {one.__tablename__: one for one in Base.__subclasses__()}
     parts = [
         "# Tables",
         "SQLite or PostgreSQL. Times are UTC. `energyopt db upgrade` brings a database to this version.",

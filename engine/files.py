@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from energyopt.core.errors import ModelFormatError
+from energyopt.core.errors import ConfigError, ModelFormatError
+from energyopt.core.files import read_bounded
 
 _MAX_JSON = 256 * 2**20
 """Far above any real one: the largest tokenizer files are some 30 MB."""
@@ -14,11 +15,10 @@ _MAX_JSON = 256 * 2**20
 def read_json(path: Path) -> dict[str, object]:
     """The JSON object in ``path``. Raises ModelFormatError if it is unreadable, too large or not an object."""
     try:
-        size = path.stat().st_size
-        if size > _MAX_JSON:
-            raise ModelFormatError(f"{path} has {size} bytes; at most {_MAX_JSON} are allowed.")
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        value = json.loads(read_bounded(path, _MAX_JSON))
+    except ConfigError as error:
+        raise ModelFormatError(error.message) from error
+    except (ValueError, RecursionError) as error:
         raise ModelFormatError(f"{path} cannot be read: {error}.") from error
     if not isinstance(value, dict):
         raise ModelFormatError(f"{path} is not a JSON object.")

@@ -73,7 +73,7 @@ class Reporter:
         if trial.number not in self._done:
             self._done.add(trial.number)
             self._searched += not trial.origin.verifies
-        if trial.outcome is TrialOutcome.FEASIBLE and trial.result is not None and not trial.origin.verifies:
+        if trial.outcome is TrialOutcome.FEASIBLE and trial.result is not None and not trial.origin.repeats:
             value = self._objective.value(trial.result)
             if value is not None:
                 self._best = max(value, self._best or value)

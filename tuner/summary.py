@@ -1,7 +1,8 @@
 """A study as a person reads it: baseline, best, Pareto set and what was verified, as plain rows.
 
 Pure: terminal table, plot and report all draw from here, so that no two screens disagree. The Pareto front is over
-the study's objective and the p90 of the time per output token; infeasible trials are shown but never on the front.
+the study's objective and the p90 of the time per output token; infeasible trials and repetitions are shown but never
+on the front.
 """
 
 from __future__ import annotations
@@ -67,9 +68,8 @@ def summarize_study(study: StudyRecord, trials: Sequence[TrialRecord]) -> StudyS
     objective = study.spec.maximize
     done = [trial for trial in trials if trial.state is TrialState.DONE]
     rows = [_row(trial) for trial in done if not trial.origin.verifies]
-    front = {
-        row.trial for row in pareto_front([r for r in rows if r.feasible], lambda row: _objectives(row, objective))
-    }
+    points = [row for row in rows if row.feasible and not row.origin.repeats]
+    front = {row.trial for row in pareto_front(points, lambda row: _objectives(row, objective))}
     rows = [replace(row, on_front=row.trial in front) for row in rows]
     return StudySummary(
         study=study,
@@ -95,7 +95,9 @@ def _objectives(row: Row, objective: str) -> tuple[float | None, float | None]:
 def _best(rows: Sequence[Row], recommendation: Recommendation | None, objective: str) -> Row | None:
     if recommendation is not None:
         return next((row for row in rows if row.trial == recommendation.trial), None)
-    feasible = [row for row in rows if row.feasible and row_value(row, objective) is not None]
+    feasible = [
+        row for row in rows if row.feasible and not row.origin.repeats and row_value(row, objective) is not None
+    ]
     return max(feasible, key=lambda row: row_value(row, objective) or 0.0, default=None)
 
 

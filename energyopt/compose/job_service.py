@@ -12,7 +12,7 @@ from pydantic import Field
 
 from api.jobs.app import create_job_app
 from api.jobs.services import JobServices
-from api.serve import Tls, bind, serve
+from api.serve import bind, serve, tls_files
 from energyopt import __version__
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import Config
@@ -49,7 +49,7 @@ class ApiRequest(Config):
 
 def run_api(request: ApiRequest, notify: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; blocks. Raises ConfigError, StoreError."""
-    tls = _tls(request)
+    tls = tls_files(request.tls_certificate, request.tls_key)
     with ExitStack() as stack:
         listener = stack.enter_context(bind(request.host, request.port))
         session = open_session(request.db, request.out)
@@ -120,14 +120,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _tls(request: ApiRequest) -> Tls | None:
-    if (request.tls_certificate is None) != (request.tls_key is None):
-        raise ConfigError("TLS needs both a certificate and its key.")
-    if request.tls_certificate is None or request.tls_key is None:
-        return None
-    for path in (request.tls_certificate, request.tls_key):
-        if not path.is_file():
-            raise ConfigError(f"{path} is no file with a certificate or a key.")
-    return Tls(request.tls_certificate, request.tls_key)

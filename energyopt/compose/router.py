@@ -12,9 +12,10 @@ from pydantic import Field
 from api.router.router import Router
 from api.router.server import RouterServer
 from api.router.settings import RouterConfig
-from api.serve import Tls, bind
+from api.serve import bind, tls_files
 from energyopt.core.config import Config, parse_config
 from energyopt.core.errors import ConfigError
+from energyopt.core.files import read_bounded
 
 PORT = 8080
 MAX_FILE_BYTES = 1 << 20
@@ -57,16 +58,13 @@ def router_settings(file: Path | None, backends: Sequence[str], given: Mapping[s
 
 def read_settings(file: Path) -> dict[str, object]:
     """A mapping from a YAML or JSON file. Raises ConfigError."""
+    raw = read_bounded(file, MAX_FILE_BYTES, what="configuration")
     try:
-        with file.open("rb") as opened:
-            raw = opened.read(MAX_FILE_BYTES + 1)
-        document = yaml.safe_load(raw.decode("utf-8")) if len(raw) <= MAX_FILE_BYTES else None
-    except (OSError, UnicodeDecodeError) as error:
+        document = yaml.safe_load(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
         raise ConfigError(f"The configuration {file} cannot be read: {error}.") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"The configuration {file} is no YAML: {' '.join(str(error).split())}.") from error
-    if len(raw) > MAX_FILE_BYTES:
-        raise ConfigError(f"The configuration {file} is larger than {MAX_FILE_BYTES >> 20} MiB.")
     if not isinstance(document, dict):
         raise ConfigError(f"The configuration {file} holds no settings: expected keys such as backends and policy.")
     return {str(key): value for key, value in document.items()}
@@ -76,7 +74,7 @@ def run_router(
     request: RouterRequest, *, notify: Callable[[str], None], on_ready: Callable[[RouterState], None]
 ) -> None:
     """Serve until SIGINT or SIGTERM; running requests then have their grace. Raises ConfigError."""
-    tls = _tls(request)
+    tls = tls_files(request.tls_certificate, request.tls_key)
     router = Router(request.router)
     with bind(request.host, request.port) as listener:
         host, port = listener.getsockname()[:2]
@@ -101,14 +99,3 @@ def notices(request: RouterRequest) -> list[str]:
         said.append(f"{request.host} lets others in without a key: --api-key asks for one")
     said += [f"{one.name}: certificates are not verified" for one in config.backends if not one.verify]
     return said
-
-
-def _tls(request: RouterRequest) -> Tls | None:
-    if (request.tls_certificate is None) != (request.tls_key is None):
-        raise ConfigError("TLS needs both a certificate and its key.")
-    if request.tls_certificate is None or request.tls_key is None:
-        return None
-    for path in (request.tls_certificate, request.tls_key):
-        if not path.is_file():
-            raise ConfigError(f"{path} is no file with a certificate or a key.")
-    return Tls(request.tls_certificate, request.tls_key)

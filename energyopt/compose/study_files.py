@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from energyopt.core.config import Deployment, describe_validation, parse_config
 from energyopt.core.errors import ConfigError
+from energyopt.core.files import read_bounded
 from energyopt.core.study import StudyRecord, StudySpec, StudyState, TrialOutcome, TrialRecord, TrialState
 from energyopt.core.units import Seconds
 from engine.models import resolve_model
@@ -46,14 +47,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 def read_study_file(path: Path) -> StudyFile:
     """The file, checked. Raises ConfigError with the key, the value and what is allowed."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"The study file {path} cannot be read: {error.strerror}.") from error
-    if len(raw) > MAX_BYTES:
-        raise ConfigError(f"The study file {path} is larger than {MAX_BYTES} bytes.")
-    return parse_config(StudyFile, _parsed(path, raw))
+    return parse_config(StudyFile, _parsed(path, read_bounded(path, MAX_BYTES, what="study file")))
 
 
 def _parsed(path: Path, raw: bytes) -> Mapping[str, Any]:

@@ -138,6 +138,11 @@ class Origin(StrEnum):
     def verifies(self) -> bool:
         return self in (self.VERIFY_WINNER, self.VERIFY_BASELINE)
 
+    @property
+    def repeats(self) -> bool:
+        """Measures what has a trial of its own already, so it is no point of the space and on no front."""
+        return self.verifies or self is self.REPEAT
+
 
 class TrialState(StrEnum):
     """``QUEUED`` also after a lost attempt: the trial is run again."""

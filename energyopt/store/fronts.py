@@ -23,8 +23,7 @@ Benefit = Literal["tokens_per_joule", "output_rate"]
 Latency = Literal["tpot_p90", "ttft_p90", "itl_p99"]
 Pair = tuple[Benefit, Latency]
 PAIRS: tuple[Pair, ...] = tuple(product(get_args(Benefit), get_args(Latency)))
-REPETITIONS = (Origin.VERIFY_WINNER.value, Origin.VERIFY_BASELINE.value)
-"""Runs of the verification repeat a trial and count elsewhere."""
+REPETITIONS = tuple(origin.value for origin in Origin if origin.repeats)
 
 
 def offer(session: Session, row: TrialRow) -> None:

@@ -100,7 +100,7 @@ class SqlPages:
     def front(self, study_id: str, benefit: Benefit, latency: Latency, *, limit: int = 10_000) -> list[TrialLine]:
         """Feasible trials that no other beats in both, by growing latency: each has more benefit than all before it.
 
-        Runs of the verification are repetitions and not on it.
+        Repetitions are not on it.
         """
         query = select(*_TRIAL_COLUMNS).where(members(clean(study_id), benefit, latency))
         with self._reading() as session:

@@ -73,7 +73,7 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
         ("UPPER k\n", "'UPPER' is not allowed"),
         ('a"{} k\n', "is not allowed"),
         ("".join(f"t{number} k{number}\n" for number in range(65)), "names 65 tenants: allowed are 1 to 64"),
-        ("#" * (MAX_BYTES + 1), "larger than 1 MiB"),
+        ("#" * (MAX_BYTES + 1), "larger than 1048576 bytes"),
     ],
 )
 def test_a_file_that_is_refused_by_its_line_and_without_its_keys(tmp_path: Path, text: str, words: str) -> None:

@@ -61,7 +61,7 @@ def test_a_missing_or_huge_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         router_settings(tmp_path / "none.yaml", (), {})
     (tmp_path / "big.yaml").write_bytes(b"#" * (1 << 20) + b"\n")
-    with pytest.raises(ConfigError, match="larger than 1 MiB"):
+    with pytest.raises(ConfigError, match="larger than 1048576 bytes"):
         router_settings(tmp_path / "big.yaml", (), {})
 
 

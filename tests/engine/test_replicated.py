@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -31,11 +32,15 @@ class FakeRanks:
         self.rows: list[tuple[int, ...]] = []
         self.closed = 0
         self.fail = False
+        self.hold_after: int | None = None  # steps computed before the next one waits for `release`
+        self.release = threading.Event()
         self._each = [FakeRunner(SHAPE), FakeRunner(SHAPE)]
 
     def run_all(self, batches: Sequence[Batch]) -> list[StepResult]:
         if self.fail:
             raise EngineError("A rank is gone.")
+        if self.hold_after is not None and len(self.rows) >= self.hold_after:
+            self.release.wait(30)
         self.rows.append(tuple(batch.num_tokens for batch in batches))
         results = []
         for runner, batch in zip(self._each, batches, strict=True):
@@ -91,7 +96,8 @@ async def test_a_session_stays_with_its_replica(front: ReplicatedFront, ranks: F
     assert len({(first > 0, second > 0) for first, second in ranks.rows}) == 1
 
 
-async def test_an_id_in_use_is_refused_and_may_be_used_again(front: ReplicatedFront) -> None:
+async def test_an_id_in_use_is_refused_and_may_be_used_again(front: ReplicatedFront, ranks: FakeRanks) -> None:
+    ranks.hold_after = 1  # the first request is still at work when the second comes, however fast the machine
     params = SamplingParams(max_tokens=200, ignore_eos=True)
     first = front.generate([1, 2, 3], params, request_id="same")
     await anext(aiter(first))
@@ -99,6 +105,7 @@ async def test_an_id_in_use_is_refused_and_may_be_used_again(front: ReplicatedFr
         await text(front, "same")
     front.abort("same")
     front.abort("unknown")
+    ranks.release.set()
     assert [output.finish_reason async for output in first][-1] == "abort"
     assert await text(front, "same")
     assert await front.reset_prefix_cache() > 0

@@ -45,7 +45,7 @@ def fill(service: ServiceStore, study: str, count: int, seed: int = 0, *, coarse
         {
             "study_id": study,
             "number": number,
-            "origin": draw.choice(["search", "search", "verify_winner"]),
+            "origin": draw.choice(["search", "search", "verify_winner", "repeat"]),
             "state": "done",
             "outcome": draw.choice(["feasible", "feasible", "infeasible"]),
             "attempts": 1,

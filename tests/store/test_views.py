@@ -97,7 +97,13 @@ def test_the_front_is_that_of_the_summary(
             joules = chance.choice([None, 1.0, 2.0, 4.0, 5.0])
             tpot = chance.choice([0.1, 0.2, 0.3, math.inf])
             result = run(joules, tpot, met=chance.random() < 0.7, tokens=chance.choice([50, 100, 200]))
-            add(store, study, deployment, result, chance.choice([Origin.SEARCH, Origin.VERIFY_WINNER]))
+            add(
+                store,
+                study,
+                deployment,
+                result,
+                chance.choice([Origin.SEARCH, Origin.SEARCH, Origin.VERIFY_WINNER, Origin.REPEAT]),
+            )
         add(store, study, deployment, None, outcome=TrialOutcome.OOM)
         summary = summarize_study(store.study(study), store.trials(study))
     found = rows(url, "SELECT number FROM energyopt_v_pareto WHERE on_front = 1 ORDER BY number")
@@ -105,7 +111,9 @@ def test_the_front_is_that_of_the_summary(
     assert summary.front
     shown = {row["number"] for row in rows(url, "SELECT number FROM energyopt_v_pareto")}
     drawable = {
-        row.trial for row in summary.rows if row.tpot_p90 not in (None, math.inf) and getattr(row, maximize) is not None
+        row.trial
+        for row in summary.rows
+        if not row.origin.repeats and row.tpot_p90 not in (None, math.inf) and getattr(row, maximize) is not None
     }
     assert shown == drawable
 

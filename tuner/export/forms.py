@@ -102,7 +102,8 @@ def _compose(deployment: Deployment) -> str:
         "command": [*command.argv[2:], "--host", "0.0.0.0", "--port", str(PORT)],
         "ports": [f"{PORT}:{PORT}"],
         "ipc": "host",
-        "volumes": ["huggingface:/root/.cache/huggingface"],
+        "environment": {"HF_HOME": "/models"},
+        "volumes": ["models:/models"],
         "deploy": {
             "replicas": pool.replicas,
             "resources": {
@@ -113,7 +114,7 @@ def _compose(deployment: Deployment) -> str:
     }
     if pool.replicas > 1:
         service["ports"] = [str(PORT)]  # each replica gets a port of the host's own choice
-    return _yaml({"services": {NAME: service}, "volumes": {"huggingface": {}}}, command.dropped)
+    return _yaml({"services": {NAME: service}, "volumes": {"models": {}}}, command.dropped)
 
 
 def _kubernetes(deployment: Deployment) -> str:

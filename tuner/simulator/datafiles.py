@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from energyopt.core.errors import ConfigError, NotFoundError
+from energyopt.core.files import read_bounded
 
 DATA = Path(__file__).parent / "data"
 MAX_BYTES = 1 << 20
@@ -22,7 +23,7 @@ def names(kind: str) -> tuple[str, ...]:
 def load(kind: str, name: str) -> Mapping[str, Any]:
     """A shipped description by name, or a user's own by a path that ends in ``.json``.
 
-    Raises NotFoundError for an unknown name, ConfigError for a file that is not a JSON object.
+    Raises NotFoundError for an unknown name, ConfigError for a file that cannot be read or is not a JSON object.
     """
     if name.endswith(".json"):
         return read(Path(name))
@@ -32,16 +33,9 @@ def load(kind: str, name: str) -> Mapping[str, Any]:
 
 
 def read(path: Path) -> Mapping[str, Any]:
-    """One JSON object of at most ``MAX_BYTES``. Raises ConfigError, NotFoundError."""
+    """One JSON object of at most ``MAX_BYTES``. Raises ConfigError."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise NotFoundError(f"The file {path} cannot be read: {error.strerror}.") from error
-    if len(raw) > MAX_BYTES:
-        raise ConfigError(f"The file {path} is longer than {MAX_BYTES} bytes.")
-    try:
-        document = json.loads(raw)
+        document = json.loads(read_bounded(path, MAX_BYTES))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"The file {path} is not JSON.") from error
     if not isinstance(document, dict):

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from energyopt.core.errors import ConfigError
+from energyopt.core.files import read_bounded
 
-from .rows import BadRowError, Row, Skipping, lines_of, parse_json, read_whole
+from .rows import BadRowError, Row, Skipping, lines_of, parse_json
 from .trace import Agent, Call, Message, Trace, TraceSession
 
 MAX_SHAREGPT_BYTES = 2**30
@@ -56,7 +57,7 @@ def read_sharegpt(path: Path, *, skip_bad: bool = False) -> Trace:
 def _sharegpt_rows(path: Path, skipping: Skipping) -> Iterator[tuple[str, object]]:
     with_array = next(lines_of(path), (0, b""))[1].lstrip().startswith(b"[")
     if with_array:
-        document = parse_json(read_whole(path, MAX_SHAREGPT_BYTES), path.name)
+        document = parse_json(read_bounded(path, MAX_SHAREGPT_BYTES), path.name)
         if not isinstance(document, list):
             raise ConfigError(f"{path.name}: expected a JSON array of conversations.")
         yield from ((f"{path.name} entry {index}", value) for index, value in enumerate(document))

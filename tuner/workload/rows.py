@@ -146,19 +146,6 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def read_whole(path: Path, limit: int) -> bytes:
-    """The bytes of a file of at most ``limit``. Raises ConfigError."""
-    check_size(path, limit)
-    try:
-        with path.open("rb") as source:
-            content = source.read(limit + 1)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-    if len(content) > limit:
-        raise ConfigError(f"{path} is larger than {limit} bytes.")
-    return content
-
-
 def check_size(path: Path, limit: int = MAX_FILE_BYTES) -> None:
     """Raises ConfigError unless ``path`` is a plain file within the limit (a pipe or device would have no end)."""
     if not path.is_file():

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from energyopt.core.errors import ConfigError
+from energyopt.core.files import read_bounded
 from energyopt.core.units import Seconds
 
-from .rows import BadRowError, Row, Skipping, parse_json, read_whole
+from .rows import BadRowError, Row, Skipping, parse_json
 from .trace import Agent, Call, Trace, TraceSession
 
 BLOCK_TOKENS = 64
@@ -45,7 +46,7 @@ def read_weka(path: Path, *, skip_bad: bool = False) -> Trace:
 
 
 def _session(path: Path, number: int, skipping: Skipping) -> tuple[TraceSession, int]:
-    row = Row(parse_json(read_whole(path, MAX_SESSION_BYTES), path.name), path.name)
+    row = Row(parse_json(read_bounded(path, MAX_SESSION_BYTES), path.name), path.name)
     block = row.count("block_size", 1, 2**16)
     scope = row.optional_text("hash_id_scope") or "local"
     if scope not in ("local", "global"):

@@ -5,6 +5,7 @@ const ended = ["succeeded", "no_feasible", "failed", "cancelled"];
 const columns = [["number", "Trial"], ["tokens_per_joule", "tokens/J"], ["output_rate", "tok/s"],
   ["ttft_p90", "TTFT p90"], ["itl_p99", "ITL p99"], ["tpot_p90", "TPOT p90"]];
 const rising = ["number", "ttft_p90", "itl_p99", "tpot_p90"]; // by these the smallest come first
+const repetitions = ["repeat", "verify_winner", "verify_baseline"]; // no points of the space
 let source = null, chart = null, current = null, sort = "number", asked = 0, due = 0;
 const compared = new Map();
 
@@ -115,7 +116,7 @@ function compare() {
 
 function draw(all, front, best) {
   const x = front.x, y = front.y, label = y.replace("_p90", "").toUpperCase();
-  const known = all.filter((one) => typeof one[x] === "number" && typeof one[y] === "number" && !one.origin.startsWith("verify"));
+  const known = all.filter((one) => typeof one[x] === "number" && typeof one[y] === "number" && !repetitions.includes(one.origin));
   $("chart-text").textContent = known.length
     ? `${known.length} trials: ${unit(x)} over ${label} p90 in ms; ${front.items.length} of them on the Pareto front.`
     : "No trial has been measured yet.";

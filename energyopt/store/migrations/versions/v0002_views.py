@@ -59,9 +59,17 @@ _POSTGRESQL = _Dialect(
 )
 
 
+_REPETITIONS = ("verify_winner", "verify_baseline")
+
+
 def upgrade() -> None:
+    create_views(_REPETITIONS)
+
+
+def create_views(repetitions: tuple[str, ...]) -> None:
+    """``repetitions`` are the origins of trials that are no points of a search."""
     dialect = _POSTGRESQL if op.get_bind().dialect.name == "postgresql" else _SQLITE
-    selects = (_trials(dialect), _studies(dialect), _PARETO, _BEST, _knobs(dialect))
+    selects = (_trials(dialect, repetitions), _studies(dialect), _PARETO, _BEST, _knobs(dialect))
     for name, select in zip(_VIEWS, selects, strict=True):
         op.execute(f"CREATE VIEW energyopt_v_{name} AS {select}".replace(":", r"\:"))
 
@@ -71,8 +79,9 @@ def downgrade() -> None:
         op.execute(f"DROP VIEW energyopt_v_{name}")
 
 
-def _trials(dialect: _Dialect) -> str:
-    """One row a trial. ``value`` is what its study maximises; ``measured`` says that it is no verification run."""
+def _trials(dialect: _Dialect, repetitions: tuple[str, ...]) -> str:
+    """One row a trial. ``value`` is what its study maximises; ``searched`` says that it is no repetition."""
+    repeats = ", ".join(f"'{origin}'" for origin in repetitions)
     metric = "(SELECT m.value FROM energyopt_metrics AS m WHERE m.trial_id = t.id AND m.name = '{0}') AS {0}"
     numbers = ", ".join(metric.format(name) for name in _METRICS)
     maximized = """CASE WHEN s.spec LIKE '%"maximize":"output_rate"%' THEN 'output_rate' ELSE 'tokens_per_joule' END"""
@@ -81,7 +90,7 @@ def _trials(dialect: _Dialect) -> str:
         "SELECT t.study_id, t.number, t.origin, t.pair, t.state, t.outcome, t.attempts, t.error, t.deployment_digest, "
         "t.energy_source, CASE WHEN t.simulated THEN 1 WHEN NOT t.simulated THEN 0 END AS simulated, "
         "CASE WHEN t.outcome = 'feasible' THEN 1 WHEN t.outcome IS NOT NULL THEN 0 END AS feasible, "
-        "CASE WHEN t.origin IN ('verify_winner', 'verify_baseline') THEN 0 ELSE 1 END AS searched, "
+        f"CASE WHEN t.origin IN ({repeats}) THEN 0 ELSE 1 END AS searched, "
         f"{dialect.epoch.format('t.created')} AS time, {dialect.epoch.format('t.ended')} AS time_end, "
         f"{value} AS value, {numbers} FROM energyopt_trials AS t JOIN energyopt_studies AS s ON s.id = t.study_id"
     )

@@ -1,5 +1,7 @@
 """Pareto fronts are kept as trials end, instead of being found among all of them at every question.
 
+A trial that measures a configuration again is no point of a search: neither there nor in the views.
+
 Revision 0006, after 0005.
 """
 
@@ -10,11 +12,14 @@ from itertools import product
 import sqlalchemy as sa
 from alembic import op
 
+from energyopt.store.migrations.versions import v0002_views
+
 revision = "0006"
 down_revision = "0005"
 branch_labels = None
 depends_on = None
 
+_REPETITIONS = ("verify_winner", "verify_baseline", "repeat")
 _BENEFITS = ("tokens_per_joule", "output_rate")
 _LATENCIES = ("tpot_p90", "ttft_p90", "itl_p99")
 
@@ -38,11 +43,15 @@ def upgrade() -> None:
     )
     for benefit, latency in product(_BENEFITS, _LATENCIES):
         op.execute(_kept_until_now(benefit, latency))
+    v0002_views.downgrade()
+    v0002_views.create_views(_REPETITIONS)
     op.drop_index("ix_energyopt_trials_front", "energyopt_trials")
     op.create_index("ix_energyopt_trials_outcome", "energyopt_trials", ["study_id", "outcome"])
 
 
 def downgrade() -> None:
+    v0002_views.downgrade()
+    v0002_views.upgrade()
     op.drop_index("ix_energyopt_trials_outcome", "energyopt_trials")
     front = ["study_id", "outcome", "tpot_p90", "tokens_per_joule", "output_rate", "origin"]
     op.create_index("ix_energyopt_trials_front", "energyopt_trials", front)
@@ -51,6 +60,7 @@ def downgrade() -> None:
 
 def _kept_until_now(benefit: str, latency: str) -> str:
     """Trials with more benefit than all that come before them by latency (of equals: by more benefit, by number)."""
+    repeats = ", ".join(f"'{origin}'" for origin in _REPETITIONS)
     return f"""
 INSERT INTO energyopt_fronts (study_id, benefit, latency, number, x, y)
 SELECT study_id, '{benefit}', '{latency}', number, x, y FROM (
@@ -58,6 +68,6 @@ SELECT study_id, '{benefit}', '{latency}', number, x, y FROM (
     PARTITION BY study_id ORDER BY {latency}, {benefit} DESC, number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
   ) AS before
   FROM energyopt_trials
-  WHERE outcome = 'feasible' AND origin NOT IN ('verify_winner', 'verify_baseline')
+  WHERE outcome = 'feasible' AND origin NOT IN ({repeats})
     AND {benefit} < 1e300 AND {latency} < 1e300
 ) AS ranked WHERE before IS NULL OR x > before"""
