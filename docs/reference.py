@@ -20,6 +20,7 @@ from api.app import create_app
 from api.jobs.app import create_job_app
 from energyopt import __version__
 from energyopt.cli.verbs import GROUPS, VERBS, Verb
+from energyopt.compose.body_policy import BodyPolicy
 from energyopt.compose.job_planner import HostPlanner, PlanMaker
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import (
@@ -167,7 +168,7 @@ def _job_document() -> dict[str, Any]:
         version=__version__,
         tail=None,
         limits=limits,
-        planner=HostPlanner(),
+        planner=HostPlanner(BodyPolicy()),
         plans=PlanMaker(),
         clock=MonotonicClock(),
         devices=SimpleNamespace(look=dict),

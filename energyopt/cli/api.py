@@ -24,6 +24,9 @@ def api(
     model_root: Annotated[
         list[Path] | None, typer.Option(help="Folder that models may be read from; repeat for several.")
     ] = None,
+    allow_kv_transfer: Annotated[
+        bool, typer.Option("--allow-kv-transfer", help="Let studies say how engines exchange blocks over the network.")
+    ] = False,
     tls_certificate: Annotated[Path | None, typer.Option(help="Certificate for HTTPS (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Answer anybody, without keys, on any address.")] = False,
@@ -38,6 +41,7 @@ def api(
         workers=workers,
         insecure=insecure,
         model_roots=tuple(model_root or ()),
+        kv_transfers=allow_kv_transfer,
         tls_certificate=tls_certificate,
         tls_key=tls_key,
     )

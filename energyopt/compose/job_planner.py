@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from pydantic import BaseModel
 
 from energyopt import __version__
-from energyopt.core.config import Deployment, EngineConfig
+from energyopt.core.config import Deployment, EngineConfig, PoolConfig
 from energyopt.core.errors import ConfigError, NotFoundError
 from energyopt.core.slo import Slo
 from energyopt.core.study import StudyRecord, StudySpec, TrialRecord, Value
@@ -20,40 +18,33 @@ from tuner.export.manifest import manifest_json
 from tuner.nearest import explain_infeasible
 from tuner.space import SearchSpace
 
+from .body_policy import BodyPolicy
 from .machine import describe_machine
 from .plan import PlanRequest, make_plans
 from .plan_files import plan_document
 from .study import LAUNCH_SECONDS, PlannedStudy, TuneRequest, plan_study
 
-_FORBIDDEN_KNOBS = frozenset(("model", "tiers", "path"))
-"""Parts of a knob's path by which it could lead to files."""
-
 
 class HostPlanner:
-    """A ``StudyPlanner`` for this host.
-
-    Models are aliases or lie below one of ``roots``; no body names other files.
-    """
+    """A ``StudyPlanner`` for this host; ``policy`` says what a body may ask for."""
 
     form: type[BaseModel] = TuneRequest
 
-    def __init__(self, roots: Sequence[Path] = ()) -> None:
-        self._roots = [Path(os.path.realpath(root)) for root in roots]
+    def __init__(self, policy: BodyPolicy) -> None:
+        self._policy = policy
 
     def plan(self, request: BaseModel) -> PlannedStudy:
         assert isinstance(request, TuneRequest)
         if request.meter.startswith("replay:"):
             raise ConfigError("meter = 'replay:' is not allowed here: it would read a file of this host.")
-        self._check_engine(EngineConfig(model=request.model, kv=request.kv))
+        self._policy.check_footprint(request.footprint)
+        engine = EngineConfig(model=request.model, kv=request.kv)
+        self._policy.check_deployment(Deployment(decode=PoolConfig(engine=engine)))
         return plan_study(request)
 
     def plan_spec(self, spec: StudySpec) -> PlannedStudy:
-        for pool in (spec.baseline.decode, spec.baseline.prefill):
-            if pool is not None:
-                self._check_engine(pool.engine)
-        for knob in spec.space.knobs:
-            if _FORBIDDEN_KNOBS & set(knob.path.split(".")):
-                raise ConfigError(f"The knob {knob.path!r} is not allowed here: it leads to files of this host.")
+        self._policy.check_deployment(spec.baseline)
+        self._policy.check_space(spec.space, spec.baseline)
         for slo in spec.slos:
             Slo.parse(slo)
         points = SearchSpace(spec.space, spec.baseline).plan
@@ -65,16 +56,6 @@ class HostPlanner:
     def deployment(self, spec: StudySpec, params: Mapping[str, Value]) -> Deployment:
         return SearchSpace(spec.space, spec.baseline).apply(params)
 
-    def _check_engine(self, engine: EngineConfig) -> None:
-        if any(tier.path is not None for tier in engine.kv.tiers):
-            raise ConfigError("A tier with a path is not allowed here: the host of the worker chooses its folders.")
-        if os.sep not in engine.model and not Path(engine.model).exists():
-            return  # an alias, which the catalogue of models resolves
-        real = Path(os.path.realpath(engine.model))
-        if not any(real.is_relative_to(root) for root in self._roots):
-            where = ", ".join(map(str, self._roots)) or "none; start the service with --model-root FOLDER"
-            raise ConfigError(f"model = {engine.model[:80]!r} is not in a folder that this service may read ({where}).")
-
 
 class PlanMaker:
     """``DeploymentPlans`` by the simulator."""
@@ -83,8 +64,10 @@ class PlanMaker:
 
     def make(self, request: BaseModel) -> dict[str, object]:
         assert isinstance(request, PlanRequest)
-        if request.constants is not None or os.sep in request.model:
-            raise ConfigError("A plan takes models and constants that come with energyopt, not files of this host.")
+        if request.constants is not None or any(one.endswith(".json") for one in (request.model, *request.gpus)):
+            raise ConfigError(
+                "A plan takes models, GPUs and constants that come along, not files of the host."
+            )
         return plan_document(request, make_plans(request))
 
 

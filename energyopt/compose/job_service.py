@@ -20,6 +20,7 @@ from energyopt.core.errors import ConfigError
 from energyopt.core.units import Seconds
 from energyopt.store.service_store import ServiceStore, open_service_store
 
+from .body_policy import BodyPolicy
 from .host_devices import HostDevices
 from .job_planner import HostPlanner, PlanMaker, StudyOutcomes
 from .results import Session, open_session
@@ -43,6 +44,7 @@ class ApiRequest(Config):
     workers: int = Field(1, ge=0, le=64)
     insecure: bool = False
     model_roots: tuple[Path, ...] = ()
+    kv_transfers: bool = False
     tls_certificate: Path | None = None
     tls_key: Path | None = None
 
@@ -94,7 +96,7 @@ def job_services(request: ApiRequest, session: Session, store: ServiceStore, dev
         keys=store.keys,
         tail=store.tail,
         energy=store.energy,
-        planner=HostPlanner(request.model_roots),
+        planner=HostPlanner(BodyPolicy(request.model_roots, transfers=request.kv_transfers)),
         outcomes=StudyOutcomes(),
         plans=PlanMaker(),
         workloads=WorkloadFolder(session.artifacts.parent / "workloads"),

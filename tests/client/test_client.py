@@ -18,7 +18,9 @@ from api.jobs.services import JobServices
 from api.serve import Server, bind
 from energyopt.client import ApiError, AsyncClient, Client, calls
 from energyopt.client.stream import EventReader
+from energyopt.compose.body_policy import BodyPolicy
 from energyopt.compose.host_devices import HostDevices
+from energyopt.compose.job_planner import HostPlanner
 from energyopt.compose.job_service import ApiRequest, job_services
 from energyopt.compose.results import Session
 from energyopt.core.clock import FakeClock
@@ -47,7 +49,8 @@ def key(store: ServiceStore) -> str:
 def url(store: ServiceStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     session = Session(store.studies, store.name, tmp_path_factory.mktemp("studies"))
     services: JobServices = job_services(ApiRequest(), session, store, HostDevices())
-    app, listener = create_job_app(replace(services)), bind("127.0.0.1", 0)
+    planner = HostPlanner(BodyPolicy(names=("toy",)))
+    app, listener = create_job_app(replace(services, planner=planner)), bind("127.0.0.1", 0)
     server = Server(app, grace=Seconds(0.1), abort=app.state.hub.close)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

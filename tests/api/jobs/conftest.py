@@ -17,7 +17,9 @@ from fastapi import FastAPI
 from api.jobs.app import create_job_app
 from api.jobs.services import JobServices
 from api.serve import Server, bind
+from energyopt.compose.body_policy import BodyPolicy
 from energyopt.compose.host_devices import HostDevices
+from energyopt.compose.job_planner import HostPlanner
 from energyopt.compose.job_service import ApiRequest, job_services
 from energyopt.compose.results import Session
 from energyopt.core.clock import MonotonicClock
@@ -50,7 +52,8 @@ def services(store: ServiceStore, tmp_path: Path) -> JobServices:
     """As ``energyopt api`` makes it on loopback; ASGI clients call themselves "testhost"."""
     session = Session(store.studies, store.name, tmp_path / "studies")
     made = job_services(ApiRequest(), session, store, HostDevices(_no_sensors))
-    return replace(made, hosts=frozenset(("testhost",)))
+    planner = HostPlanner(BodyPolicy(names=("toy", "smollm2-135m")))  # the toy machine's model is on no disk
+    return replace(made, hosts=frozenset(("testhost",)), planner=planner)
 
 
 def _no_sensors() -> Any:

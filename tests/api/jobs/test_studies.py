@@ -73,12 +73,23 @@ async def test_complaints_point_into_the_body(
     assert all(one["detail"] for one in problem["errors"])
 
 
+REACHING = {"model": "toy", "kv_transfer": {"transport": "tcp", "host": "0.0.0.0"}}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"slos": ["ttft:p90"]}, "ttft:p90"),
         ({"space": {"knobs": [{"path": "decode.engine.model", "values": ["a", "b"]}]}}, "not allowed here"),
         ({"baseline": {"decode": {"engine": {"model": "/etc"}}}}, "--model-root"),
+        ({"baseline": {"decode": {"engine": {"model": "~"}}}}, "--model-root"),
+        ({"baseline": {"decode": {"engine": {"model": "pyproject.toml"}}}}, "--model-root"),
+        ({"baseline": {"decode": {"engine": {"model": "toy", "kv_transfer": {}}}}}, "kv_transfer"),
+        ({"baseline": {"decode": {"engine": {"model": "toy"}}, "prefill": {"engine": REACHING}}}, "kv_transfer"),
+        ({"space": {"knobs": [{"path": "decode.engine.kv_transfer.port", "values": [0, 80]}]}}, "not allowed here"),
+        ({"space": {"knobs": [{"path": "decode.engine.kv_transfer.pool", "values": [None, "x"]}]}}, "not allowed here"),
+        ({"space": {"knobs": [{"path": "decode.engine.kv.tiers", "values": ["none", "disk:1GiB@/x"]}]}}, "1GiB@/x"),
+        ({"space": {"knobs": [{"path": "decode.engine.kv.tiers", "values": ["none", "shared:1GiB@h:1"]}]}}, "h:1"),
     ],
 )
 async def test_what_the_host_does_not_allow_is_refused(
@@ -94,6 +105,7 @@ async def test_a_request_for_a_model_is_planned(http: httpx.AsyncClient) -> None
         ({"model": "/etc/passwd"}, "--model-root"),
         ({"model": "none-such"}, "none-such"),
         ({"model": "smollm2-135m", "meter": "replay:/etc/passwd"}, "replay"),
+        ({"model": "smollm2-135m", "footprint": {"grid": "/etc/passwd"}}, "grid"),
         ({"model": "smollm2-135m", "kv": {"tiers": [{"kind": "disk", "bytes_per_host": 1024, "path": "/x"}]}}, "path"),
     ]
     for wrong, words in refused:
