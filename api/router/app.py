@@ -38,7 +38,7 @@ class RouterApp:
             return
         try:
             path: str = scope["path"]
-            if path.startswith(FORWARDED) and path != "/v1/models" and scope["method"] in METHODS:
+            if path.startswith(FORWARDED) and path != "/v1/models" and scope["method"] in METHODS and _plain(path):
                 self._admit(scope)
                 body = await self._body(scope, receive)
                 await self._forwarder.carry(scope, receive, send, body)
@@ -105,3 +105,8 @@ class RouterApp:
             if size > self._limit:
                 raise BodyTooLargeError(f"The request body is larger than the {self._limit} bytes allowed.")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _plain(path: str) -> bool:
+    """Whether it means what it begins with: a server behind a backend's proxy may take ``/v1/../admin`` for /admin."""
+    return ".." not in path.replace("\\", "/").split("/")

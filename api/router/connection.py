@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
             data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             self._pieces, self._waiting = [], 0
             if self._paused and self._transport is not None:
-                self._paused = False
+                self._paused, self.heard = False, self._loop.time()
                 self._transport.resume_reading()
             return data
         if self._failure is not None and not self._complete:
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
     def hold(self, full: bool) -> None:
         """Stop reading while whoever takes the pieces has too many of them."""
         if self._transport is not None and full != self._paused and not self._complete:
-            self._paused = full
+            self._paused, self.heard = full, self._loop.time()  # until now we did not listen
             (self._transport.pause_reading if full else self._transport.resume_reading)()
 
     def _flush(self) -> None:
@@ -226,3 +226,5 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._headed:
             self._complete, self._busy = True, False
+            if self._transport is not None and self._transport.get_write_buffer_size():
+                self.reusable = False  # it did not take the whole request: the rest could be read as the next one

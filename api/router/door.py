@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 DOOR = "energyopt.door"
 """The scope's extension that is the ``Outlet`` of the client's connection."""
@@ -33,9 +33,14 @@ class Outlet(Protocol):
 
 
 class Door(HttpToolsProtocol):
-    """Counts what comes before a head is complete, also within a line that does not end."""
+    """Counts what comes before a head is complete, also within a line that does not end.
+
+    A client may send its next requests before the first is answered (pipelining): ``cycle`` is then of the newest, and
+    what is written belongs to the one that is ``_served``.
+    """
 
     max_head_bytes = 64 * 2**10
+    _served: RequestResponseCycle | None = None
     _head_bytes = 0
     _in_body = False
     _refused = False
@@ -45,8 +50,8 @@ class Door(HttpToolsProtocol):
         self.transport.abort()
 
     def pour(self, data: bytes) -> None:
-        cycle = self.cycle
-        if cycle.disconnected or not data:
+        cycle = self._served
+        if cycle is None or cycle.disconnected or not data:
             return
         if cycle.chunked_encoding:
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
@@ -68,6 +73,16 @@ class Door(HttpToolsProtocol):
         super().resume_writing()
         if self._on_full is not None:
             self._on_full(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._served is not None and not self._served.response_complete:
+            self._served.disconnected = True
+            self._served.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -99,10 +114,14 @@ class Door(HttpToolsProtocol):
             super().on_message_complete()
 
     def _refuse(self) -> None:
-        if not self._refused and not self.transport.is_closing():
-            self._refused = True
-            self.transport.write(_TOO_LARGE % (len(_WORDS), _WORDS))
-            self.transport.close()
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused = True
+        if self._served is not None and not self._served.response_complete:
+            self.transport.abort()  # words of ours would be taken for a part of the answer that is under way
+            return
+        self.transport.write(_TOO_LARGE % (len(_WORDS), _WORDS))
+        self.transport.close()
 
 
 def door(max_header_bytes: int) -> type[Door]:

@@ -13,7 +13,7 @@ from energyopt.core.units import Seconds
 from engine.routing.choose import PolicyName
 from engine.routing.cost import TIER_CREDIT
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\[\]-]{0,99}")
+_NAME = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,99}")
 
 
 class BackendConfig(Config):
@@ -69,7 +69,7 @@ class RouterConfig(Config):
 
     backends: tuple[BackendConfig, ...] = Field(min_length=1, max_length=256)
     policy: PolicyName = "prefix"
-    seed: int = 0
+    seed: int = Field(0, ge=-(2**63), lt=2**63)
     decode_weight: float = Field(0.1, ge=0)
     recent_weight: float = Field(0.1, ge=0)
     joules_weight: float = Field(0.0, ge=0)

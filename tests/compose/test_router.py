@@ -46,6 +46,7 @@ def test_options_come_before_the_file(tmp_path: Path) -> None:
         ("backends: [{url: http://x}]\npolicy: best", "policy = 'best'"),
         ("backends: [{url: http://x}]\ncolour: red", "Unknown key 'colour'"),
         ("- 1", "holds no settings"),
+        ("backends: [{url: http://x}]\nseed: 99999999999999999999", "seed = 99999999999999999999"),
         ("a: [", "is no YAML"),
     ],
 )
@@ -55,6 +56,12 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         router_settings(file, (), {})
     assert said in str(refused.value)
+
+
+def test_an_address_in_brackets_is_a_name_too() -> None:
+    """Without one of its own, an engine is called by its host and port, which begin so for IPv6."""
+    (backend,) = router_settings(None, ["http://[::1]:8000"], {}).backends
+    assert (backend.name, backend.url) == ("[::1]:8000", "http://[::1]:8000")
 
 
 def test_a_missing_or_huge_file_is_named(tmp_path: Path) -> None:

@@ -37,7 +37,10 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 def test_token_prompts_go_where_an_engine_says_that_it_holds_them(world: Any, serve_it: Any, make_engine: Any) -> None:
     engines = [make_engine() for _ in range(2)]
-    served = [serve_it(engine=one, kv_events=KvEventFeed(one.watch_cache, one.block_naming)) for one in engines]
+    feeds = [KvEventFeed(one.watch_cache, one.block_naming) for one in engines]
+    served = [
+        serve_it(engine=one, kv_events=feed, on_stop=feed.close) for one, feed in zip(engines, feeds, strict=True)
+    ]
     # Before the router is there: only events can tell it.
     served[1].http.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 1})
     router = world.router(*({"url": one.url} for one in served), policy="prefix")

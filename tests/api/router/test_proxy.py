@@ -14,6 +14,11 @@ import pytest
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 
 
+def connected(router: Any) -> socket.socket:
+    host, port = router.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
 def test_a_body_passes_as_it_is(world: Any) -> None:
     backend = world.backend()
     router = world.router(backend)
@@ -225,8 +230,7 @@ def test_too_much_is_refused(world: Any) -> None:
         assert http.post("/v1/completions", content=iter([b"x" * 600] * 2)).status_code == 413
         assert http.post("/v1/completions", content=b"x" * 1000).status_code == 200
         assert http.post("/v1/completions", json=CHAT, headers={"x": "y" * 2000}).status_code == 431
-    host, port = router.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port))) as client:
+    with connected(router) as client:
         client.sendall(b"GET /v1/models HTTP/1.1\r\nx: " + b"y" * 3000)  # a line that does not end
         assert client.recv(100).startswith(b"HTTP/1.1 431 ")
     assert len(backend.seen) == 1
@@ -239,6 +243,92 @@ def test_unknown_paths_are_named(world: Any) -> None:
             reply = http.post(path)
             assert reply.status_code == 404
             assert path in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/../admin", "/v1/%2e%2e/admin", "/v1/x/..", "/v1/..%5cadmin"])
+def test_a_path_that_climbs_out_of_what_is_forwarded_goes_nowhere(world: Any, path: str) -> None:
+    backend = world.backend()
+    router = world.router(backend)
+    with connected(router) as client:
+        client.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}" % path.encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 404 ")
+    assert not backend.seen
+
+
+def test_requests_sent_ahead_get_their_own_answers_in_order(world: Any) -> None:
+    """Two on one connection, the second before the first is answered: each answer is framed as its own."""
+    first = asyncio.Event()
+
+    async def answer(seen: Any) -> None:
+        seen.writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        if seen.body == b"a":
+            seen.writer.write(b"3\r\none\r\n")
+            await first.wait()
+        seen.writer.write(b"3\r\ntwo\r\n0\r\n\r\n")
+
+    async def go_on() -> None:
+        first.set()
+
+    backend = world.backend(answer)
+    with connected(world.router(backend)) as client:
+        one = b"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n"
+        client.sendall(one + b"a" + one + b"b")
+        said = client.recv(1000)
+        while b"one" not in said:
+            said += client.recv(1000)
+        world.do(go_on())
+        while said.count(b"0\r\n\r\n") < 2:
+            said += (more := client.recv(1000))
+            assert more
+    bodies = [part.partition(b"\r\n\r\n")[2] for part in said.split(b"HTTP/1.1 200 OK")[1:]]
+    assert bodies == [b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n", b"3\r\ntwo\r\n0\r\n\r\n"]
+
+
+def test_who_sent_ahead_and_left_takes_both_requests_along(world: Any) -> None:
+    async def never(seen: Any) -> None:
+        await seen.reader.read()
+        backend.gone.set()
+
+    backend = world.backend(never)
+    with connected(world.router(backend)) as client:
+        one = b"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\na"
+        client.sendall(one + one)
+        while not backend.seen:
+            time.sleep(0.002)
+    assert backend.gone.wait(5)
+
+
+def test_a_connection_whose_request_was_not_taken_whole_is_not_used_again(world: Any) -> None:
+    """The backend answers before it has read all: what it did not read must not be the next request's beginning."""
+    connections: list[int] = []
+
+    async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        posts = 0
+        while True:
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+                break
+            posts += head.startswith(b"POST")
+            writer.write(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % (413 if posts else 200))
+            if posts:
+                connections.append(posts)
+                await asyncio.sleep(0.2)
+        writer.close()
+
+    async def start() -> asyncio.Server:
+        return await asyncio.start_server(hasty, "127.0.0.1", 0)
+
+    async def stop() -> None:
+        server.close()
+
+    server = world.do(start())
+    router = world.router({"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"})
+    with router.client() as http:
+        for _ in range(2):
+            assert http.post("/v1/x", content=b"x" * 2**24).status_code == 413
+    world.do(stop())
+    assert connections == [1, 1]
 
 
 def test_models_are_merged_with_all_that_backends_say_of_them(world: Any) -> None:
