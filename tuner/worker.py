@@ -29,12 +29,13 @@ from energyopt.core.workload import Workload
 
 from .counting import Window
 from .hopeless import SHARE, hopeless
-from .load import ChatClient, ClosedLoopLoad
 from .ports import Meter, Progress, ProgressSink
+from .replay.ask import Ask, Prompt, ReplayClient, Reply
+from .replay.closed import closed_loop
+from .replay.measure import ReplayPlan, replay
 from .window import report
 from .wire import MAX_JOB_BYTES, Failure, Line, Stage, TrialJob
 
-_TICK = Seconds(0.25)
 _BRACKET = Seconds(0.5)
 """The load goes on this long after the window, so that the meter has samples on both sides of its end."""
 
@@ -46,7 +47,7 @@ class TrialRig:
     ``steps`` grows by one record a step, from the engine's start on. ``close`` ends engine and meter; idempotent.
     """
 
-    client: ChatClient
+    client: ReplayClient
     meter: Meter
     steps: Sequence[StepRecord]
     close: Callable[[], None]
@@ -77,7 +78,12 @@ async def measure(rig: TrialRig, job: TrialJob, progress: ProgressSink, clock: C
 
 
 async def drive(
-    client: ChatClient, workload: Workload, plan: MeasurePlan, slos: Sequence[Slo], progress: ProgressSink, clock: Clock
+    client: ReplayClient,
+    workload: Workload,
+    plan: MeasurePlan,
+    slos: Sequence[Slo],
+    progress: ProgressSink,
+    clock: Clock,
 ) -> tuple[Window, list[RequestRecord]]:
     """Probe the engine, warm it up under load, keep the window, stop the load; the window and every request's record.
 
@@ -86,55 +92,24 @@ async def drive(
     bound on the stop is that of the whole trial. A window whose SLO is beyond hope ends early: the result is of what
     was measured, and misses it.
     """
-    await _probe(client)
-    load = ClosedLoopLoad(client, workload)
-    running = asyncio.create_task(load.run())
-    try:
-        await _pass_time("warming", plan.warmup, running, progress)
-        while not load.records:
-            await _pass_time("warming", _TICK, running, lambda more: None)
-        start = clock.now()
+    await _probe(client, clock)
+    load, stage = closed_loop(workload, client, clock)
+    steady = ReplayPlan(plan.warmup, plan.window, bracket=_BRACKET, timeout=plan.timeout)
 
-        def beyond_hope() -> bool:
-            part = Window(start, clock.now())
-            return part.length >= SHARE * plan.window and hopeless(part, slos, load.records) is not None
+    def beyond_hope(part: Window, replies: Sequence[Reply]) -> bool:
+        enough = part.length >= SHARE * plan.window
+        return enough and hopeless(part, slos, [reply.record for reply in replies]) is not None
 
-        await _pass_time("measuring", plan.window, running, progress, beyond_hope)
-        window = Window(start, clock.now())
-        await asyncio.wait([running], timeout=_BRACKET)
-        await load.stop(patience=plan.timeout)
-        await running
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-    progress(Progress("done", 1.0))
-    return window, load.records
+    recording = await replay(load, stage, steady, clock, progress, hopeless=beyond_hope)
+    return recording.window, [reply.record for reply in recording.replies]
 
 
-async def _probe(client: ChatClient) -> None:
+async def _probe(client: ReplayClient, clock: Clock) -> None:
     """An engine is ready when it has answered. Raises LaunchError with the reason if it does not."""
-    answer = await client.ask(
-        [{"role": "user", "content": "Ready?"}], output_tokens=1, request_id="probe", session="probe"
-    )
-    if answer.record.failed:
-        raise LaunchError(f"The engine started but does not answer: {answer.error or 'the request was aborted'}")
-
-
-async def _pass_time(
-    stage: str,
-    duration: Seconds,
-    running: asyncio.Task[None],
-    progress: ProgressSink,
-    over: Callable[[], bool] = lambda: False,
-) -> None:
-    """Wait ``duration`` under load or until ``over``, reporting progress; an end of the load on the way is raised."""
-    loop = asyncio.get_running_loop()
-    start = loop.time()
-    while (left := start + duration - loop.time()) > 0 and not over():
-        progress(Progress(stage, 1 - left / duration))
-        await asyncio.wait([running], timeout=min(left, _TICK))
-        if running.done():
-            await running
+    prompt = Prompt(messages=({"role": "user", "content": "Ready?"},))
+    reply = await client.send(Ask("probe", "probe", prompt, 1, clock.now()))
+    if reply.record.failed:
+        raise LaunchError(f"The engine started but does not answer: {reply.error or 'the request was aborted'}")
 
 
 def peak_memory() -> Bytes:

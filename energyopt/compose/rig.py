@@ -25,8 +25,8 @@ from telemetry.cost_model import FittedWeight
 from telemetry.idle import IdlePolicy
 from telemetry.meter import Meter
 from tuner.evaluators.client import EngineClient
-from tuner.load import Message
 from tuner.worker import TrialRig
+from tuner.workload.trace import Message
 
 from .meters import find_meter
 

@@ -23,8 +23,8 @@ from energyopt.core.results import EnergyReading, EnergySplit, Scope, Source
 from energyopt.core.study import MeasurePlan
 from energyopt.core.units import Joules, Seconds
 from energyopt.core.workload import Session, Turn, Workload
-from tuner.load import Answer, ChatClient, Message
 from tuner.ports import Progress
+from tuner.replay.ask import Ask, ReplayClient, Reply
 from tuner.wire import TrialJob
 from tuner.worker import TrialRig, run_trial
 
@@ -62,20 +62,21 @@ class QuickClient:
         self.delay = 0.01
         self._steps, self._judge = steps, judge
 
-    async def ask(self, messages: Sequence[Message], *, output_tokens: int, request_id: str, session: str) -> Answer:
+    async def send(self, ask: Ask) -> Reply:
         error = self._judge(len(self.tokens_asked))
-        self.tokens_asked.append(output_tokens)
+        self.tokens_asked.append(ask.output_tokens)
         if isinstance(error, EngineDeadError):
             raise error
         start = CLOCK.now()
-        await asyncio.sleep(self.delay if output_tokens > 1 else 0.01)
+        await asyncio.sleep(self.delay if ask.output_tokens > 1 else 0.01)
         end = CLOCK.now()
         self._steps.append(
-            StepRecord(start, end, ("fake-0",), (StepShare(request_id, Phase.PREFILL, 6, 4, {"device": 4}),))
+            StepRecord(start, end, ("fake-0",), (StepShare(ask.id, Phase.PREFILL, 6, 4, {"device": 4}),))
         )
         reason = FinishReason.LENGTH if error is None else FinishReason.ERROR
-        times = (end,) * output_tokens
-        return Answer("a", RequestRecord(request_id, start, end, 10, 4, output_tokens, reason, times, session), error)
+        times = (end,) * ask.output_tokens
+        record = RequestRecord(ask.id, start, end, 10, 4, ask.output_tokens, reason, times, ask.session)
+        return Reply(record, "a", error=error)
 
     def abort(self, request_id: str) -> None:
         """Every request ends soon enough by itself."""
@@ -96,7 +97,7 @@ class Rig:
 
     def build(self, config: EngineConfig, meter: str) -> TrialRig:
         self.built.append((config, meter))
-        client: ChatClient = self.client
+        client: ReplayClient = self.client
         return TrialRig(client, self.meter, self.steps, self.close)
 
 

@@ -17,9 +17,8 @@ from energyopt.core.units import Tokens
 from energyopt.core.workload import Workload
 
 from ..counting import Window
-from ..load import Answer, Message
 from ..ports import Meter, ProgressSink
-from ..replay.ask import Ask, Prompt
+from ..replay.ask import Ask, ReplayClient, Reply
 from ..replay.http import Endpoint, HttpClient
 from ..window import report
 from ..worker import drive
@@ -28,23 +27,23 @@ MeterOf = Callable[[], AbstractContextManager[Meter]]
 """Opens a meter that samples while the block lasts, on the clock of the evaluator."""
 
 
-class HttpChat:
-    """A ``ChatClient`` over HTTP. An answer of another length than asked for is a failed one: it did other work."""
+class ExactClient:
+    """A ``ReplayClient`` for which an answer of another length than asked for is a failed one: it did other work."""
 
-    def __init__(self, client: HttpClient, clock: Clock) -> None:
-        self._client, self._clock = client, clock
+    def __init__(self, client: ReplayClient) -> None:
+        self._client = client
 
-    async def ask(self, messages: Sequence[Message], *, output_tokens: int, request_id: str, session: str) -> Answer:
-        told = [{"role": message["role"], "content": message["content"]} for message in messages]
-        ask = Ask(request_id, session, Prompt(messages=told), output_tokens, self._clock.now())
+    async def send(self, ask: Ask) -> Reply:
+        """Raises what the client raises."""
         reply = await self._client.send(ask)
-        record = reply.record
-        if reply.error is None and not record.failed and reply.counted and record.output_tokens != output_tokens:
-            words = f"The server answered with {record.output_tokens} tokens where {output_tokens} were asked for."
-            return Answer(reply.text, _failed(record), EngineError(words))
-        if reply.error is None and not record.failed and not reply.counted:
-            return Answer(reply.text, _failed(record), EngineError("The server does not count its tokens (no usage)."))
-        return Answer(reply.text, record, reply.error)
+        if reply.error is not None or reply.record.failed:
+            return reply
+        if not reply.counted:
+            return _failed(reply, "The server does not count its tokens (no usage).")
+        told = reply.record.output_tokens
+        if told != ask.output_tokens:
+            return _failed(reply, f"The server answered with {told} tokens where {ask.output_tokens} were asked for.")
+        return reply
 
     def abort(self, request_id: str) -> None:
         self._client.abort(request_id)
@@ -69,7 +68,7 @@ async def measure_server(
             try:
                 async with asyncio.timeout(plan.timeout):
                     window, records = await _watched(
-                        drive(HttpChat(client, clock), workload, plan, slos, progress, clock), watch
+                        drive(ExactClient(client), workload, plan, slos, progress, clock), watch
                     )
             except TimeoutError as error:
                 raise TrialTimeoutError(f"The trial did not finish within {plan.timeout:g} s.") from error
@@ -101,5 +100,5 @@ def _prompts(window: Window, records: Sequence[RequestRecord]) -> dict[str, Toke
     }
 
 
-def _failed(record: RequestRecord) -> RequestRecord:
-    return replace(record, finish_reason=FinishReason.ERROR)
+def _failed(reply: Reply, words: str) -> Reply:
+    return replace(reply, record=replace(reply.record, finish_reason=FinishReason.ERROR), error=EngineError(words))

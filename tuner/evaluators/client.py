@@ -1,4 +1,4 @@
-"""The embedded engine as the load sees it: messages in, an answer with its record out."""
+"""The embedded engine as the load sees it: a conversation in, an answer with its record out."""
 
 from __future__ import annotations
 
@@ -11,49 +11,57 @@ from energyopt.core.units import Seconds
 from engine.ports import ServingEngine
 from engine.request import SamplingParams
 
-from ..load import Answer, Message
+from ..replay.ask import Ask, Reply
+from ..workload.trace import Message
 
 Render = Callable[[Sequence[Message]], Sequence[int]]
 """Chat template and tokenizer in one: a conversation to the token ids of its prompt, ready for the answer."""
 
 
 class EngineClient:
-    """A ``ChatClient`` over a ``ServingEngine`` in this process. ``clock`` is the engine's."""
+    """A ``ReplayClient`` over a ``ServingEngine`` in this process. ``clock`` is the engine's.
+
+    Generates exactly as many tokens as asked for, greedily, whatever the model wants. Users who leave are for servers:
+    ``give_up`` and ``patience`` raise ValueError.
+    """
 
     def __init__(self, engine: ServingEngine, render: Render, clock: Clock) -> None:
         self._engine = engine
         self._render = render
         self._clock = clock
 
-    async def ask(self, messages: Sequence[Message], *, output_tokens: int, request_id: str, session: str) -> Answer:
-        """Exactly ``output_tokens`` greedy tokens. Raises EngineDeadError; other typed errors are in the Answer."""
-        prompt = self._render(messages)
-        params = SamplingParams(max_tokens=output_tokens, temperature=0.0, ignore_eos=True)
-        arrival = self._clock.now()
+    async def send(self, ask: Ask) -> Reply:
+        """Raises EngineDeadError; other typed errors are in the Reply."""
+        if ask.give_up is not None or ask.patience is not None:
+            raise ValueError("users of the engine in this process wait to the end.")
+        ids, messages = ask.prompt.ids, ask.prompt.messages
+        prompt = self._render(messages or ()) if ids is None else ids
+        params = SamplingParams(max_tokens=ask.output_tokens, temperature=0.0, ignore_eos=True)
+        sent = self._clock.now()
         parts: list[str] = []
         try:
-            async for output in self._engine.generate(prompt, params, request_id=request_id, session=session):
+            async for output in self._engine.generate(prompt, params, request_id=ask.id, session=ask.session):
                 parts.append(output.text)
                 if output.record is not None:
-                    return Answer("".join(parts), output.record)
-            raise EngineError(f"The stream of request {request_id} ended without its record.")
+                    left = output.record.finish_reason is FinishReason.ABORT
+                    return Reply(output.record, "".join(parts), left=left, sent=sent)
+            raise EngineError(f"The stream of request {ask.id} ended without its record.")
         except EngineDeadError:
             raise
         except EnergyoptError as error:
-            record = self._failed(request_id, session, len(prompt), arrival)
-            return Answer("".join(parts), record, error)
+            return Reply(self._failed(ask, len(prompt), sent), "".join(parts), error=error, sent=sent)
 
     def abort(self, request_id: str) -> None:
         self._engine.abort(request_id)
 
-    def _failed(self, request_id: str, session: str, prompt_tokens: int, arrival: Seconds) -> RequestRecord:
+    def _failed(self, ask: Ask, prompt_tokens: int, sent: Seconds) -> RequestRecord:
         return RequestRecord(
-            request_id=request_id,
-            arrival=arrival,
+            request_id=ask.id,
+            arrival=sent,
             end=self._clock.now(),
             prompt_tokens=prompt_tokens,
             cached_tokens=0,
             output_tokens=0,
             finish_reason=FinishReason.ERROR,
-            session=session,
+            session=ask.session,
         )

@@ -27,7 +27,8 @@ class Ask:
 
     ``due`` is when it should leave (``Clock.now()`` seconds). ``give_up`` seconds after it was sent the user leaves as
     planned; ``patience`` is how long the user waits for the first token, after which the request has failed.
-    ``expected_input`` and ``expected_cached`` are what the trace predicts, None where it does not.
+    ``expected_input`` and ``expected_cached`` are what the trace predicts, None where it does not. ``grown``: the
+    prompt holds earlier answers, so if it is too long the conversation is over, which is no failure.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Ask:
     give_up: Seconds | None = None
     patience: Seconds | None = None
     warming: bool = False
+    grown: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 from energyopt.core.clock import Clock
-from energyopt.core.errors import EngineError
+from energyopt.core.errors import EngineError, PromptTooLongError
 from energyopt.core.units import Seconds
 
 from .ask import Ask, ReplayClient, Reply
@@ -18,7 +18,9 @@ _ABORT_EVERY = Seconds(0.02)
 class Dispatcher:
     """Passes requests to the client. ``replies`` has every one that ended, in that order, warm-up included.
 
-    ``lags`` are seconds between when a request should have left and when it did. Belongs to one event loop.
+    A conversation that outgrew the context ends with a request that was not served: ``outgrown`` counts those, and they
+    are in ``replies`` as little as in ``errors``. ``lags`` are seconds between when a request should have left and when
+    it did. Belongs to one event loop.
     """
 
     def __init__(self, client: ReplayClient, clock: Clock, pacer: Pacer) -> None:
@@ -27,6 +29,7 @@ class Dispatcher:
         self.asks: dict[str, Ask] = {}
         self.lags: list[float] = []
         self.errors: Counter[str] = Counter()
+        self.outgrown = 0
         self.stopping = asyncio.Event()
         self._in_flight: set[str] = set()
         self._sent = 0
@@ -50,6 +53,9 @@ class Dispatcher:
         finally:
             self._pacer.idle()
             self._in_flight.discard(ask.id)
+        if ask.grown and isinstance(reply.error, PromptTooLongError):
+            self.outgrown += 1
+            return reply
         self.replies.append(reply)
         if reply.error is not None:
             self.errors[type(reply.error).__name__] += 1

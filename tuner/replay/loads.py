@@ -24,7 +24,8 @@ class Load(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Deck:
-    """The order of session starts. ``bust`` gives each start content of its own; otherwise only repetitions get one.
+    """The order of session starts. ``bust`` gives each start content of its own; otherwise only repetitions get one,
+    and keep the system prompt where it is a text: a service shares it over all of its sessions.
 
     ``rounds`` None deals for ever. ``shuffle`` is a seed for another order in every round; None keeps the trace's.
     """
@@ -43,7 +44,7 @@ class Deck:
                 random.Random(f"{self.shuffle}/{cycle}").shuffle(sessions)
             for session in sessions:
                 salt = f"s{number}" if self.bust else (f"c{cycle}" if cycle else "")
-                yield Start(f"{session.id}~{cycle}" if cycle else session.id, session, salt)
+                yield Start(f"{session.id}~{cycle}" if cycle else session.id, session, salt, apart=self.bust)
                 number += 1
             cycle += 1
 

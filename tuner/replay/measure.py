@@ -54,8 +54,10 @@ async def replay(
     clock: Clock,
     progress: ProgressSink,
     at_edge: Callable[[], None] = lambda: None,
+    hopeless: Callable[[Window, Sequence[Reply]], bool] = lambda part, replies: False,
 ) -> Recording:
-    """Run the load. ``at_edge`` is called on a thread at both edges of the window and may block.
+    """Run the load. ``at_edge`` is called on a thread at both edges of the window and may block; ``hopeless`` says of
+    the part measured so far that no rest of the window is worth measuring.
 
     Raises EngineDeadError, and EngineError if nothing was answered or the time is over.
     """
@@ -67,7 +69,7 @@ async def replay(
     running = asyncio.create_task(load.run(stage))
     try:
         async with asyncio.timeout(plan.timeout):
-            window = await _window(running, plan, clock, stage, progress, at_edge)
+            window = await _window(running, plan, clock, stage, progress, at_edge, hopeless)
             await asyncio.sleep(plan.bracket)
             await stage.dispatcher.stop(patience=plan.timeout)
             await _joined(running)
@@ -88,6 +90,7 @@ async def _window(
     stage: Stage,
     progress: ProgressSink,
     at_edge: Callable[[], None],
+    hopeless: Callable[[Window, Sequence[Reply]], bool],
 ) -> Window:
     """Warm up and let the window pass. The warm-up lasts until a request has ended, if that takes longer."""
     begun = clock.now()
@@ -103,17 +106,28 @@ async def _window(
         await _pass_time("warming", _TICK, running, lambda more: None)
     await asyncio.to_thread(at_edge)
     start = clock.now()
-    await _pass_time("measuring", plan.window, running, progress)
+
+    def over() -> bool:
+        now = clock.now()
+        return now > start and hopeless(Window(start, now), stage.dispatcher.replies)
+
+    await _pass_time("measuring", plan.window, running, progress, over)
     window = Window(start, clock.now())
     await asyncio.to_thread(at_edge)
     return window
 
 
-async def _pass_time(stage: str, duration: Seconds, running: asyncio.Task[None], progress: ProgressSink) -> None:
-    """Wait ``duration`` under load, or until the load ends; what it raises is raised here."""
+async def _pass_time(
+    stage: str,
+    duration: Seconds,
+    running: asyncio.Task[None],
+    progress: ProgressSink,
+    over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Wait ``duration`` under load, or until ``over``, or until the load ends; what it raises is raised here."""
     loop = asyncio.get_running_loop()
     start = loop.time()
-    while (left := start + duration - loop.time()) > 0 and not running.done():
+    while (left := start + duration - loop.time()) > 0 and not running.done() and not over():
         progress(Progress(stage, 1 - left / duration))
         await asyncio.wait([running], timeout=min(left, _TICK))
     if running.done():
@@ -139,6 +153,6 @@ def _recording(window: Window, stage: Stage, meter: LagMeter) -> Recording:
         asks=dispatcher.asks,
         client=meter.between(window.start, window.end, dispatcher.lags),
         errors=dispatcher.errors,
-        cut_sessions=stage.cut_sessions,
+        cut_sessions=dispatcher.outgrown,
         skipped=stage.pacer.skipped,
     )

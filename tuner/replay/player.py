@@ -30,12 +30,15 @@ class Rendering(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start of a session. ``salt`` makes its content its own; ``skip`` calls of each agent are history already."""
+    """One start of a session. ``salt`` makes its content its own, up to its system prompt or with it (``apart``);
+    ``skip`` calls of each agent are history already.
+    """
 
     id: str
     session: TraceSession
     salt: str = ""
     skip: tuple[int, ...] = ()
+    apart: bool = True
 
     def first(self, place: int) -> int:
         return self.skip[place] if place < len(self.skip) else 0
@@ -58,7 +61,6 @@ class Stage:
     foresight: Foresight
     patience: Seconds | None = None
     abandonment: Abandonment | None = None
-    cut_sessions: int = 0
     failed_sessions: int = field(default=0)
 
 
@@ -82,7 +84,7 @@ class Player:
 
     async def _agent(self, place: int, begun: float) -> None:
         agent, stage = self._start.session.agents[place], self._stage
-        talk = Conversation(self._start.id, self._start.salt)
+        talk = Conversation(self._start.id, self._start.salt, apart=self._start.apart)
         last = begun
         for index in range(self._start.first(place), len(agent.calls)):
             self._spawn(place, index, last)
@@ -91,32 +93,33 @@ class Player:
             await self._wait(due)
             if stage.dispatcher.stopping.is_set():
                 return
-            reply = await self._call(talk, agent.calls[index], f"{place}.{index}", due)
+            reply = await self._call(talk, place, index, due)
             last = stage.pacer.now
             if reply.record.failed and not reply.left:
-                await self._give_up(reply, index)
+                await self._give_up(reply, grown=index > 0)
                 return
             self._stage.rendering.heard(talk, agent.calls[index], reply)
         self._spawn(place, len(agent.calls), last)
 
     def _due(self, place: int, index: int, begun: float, last: float) -> float:
-        """When a call should leave: the recorded gap after what it waited for.
+        """When a call should leave: the recorded gap after what it waited for. Only the very first one's thinking comes
+        before it; that of a session which begins inside is history.
 
         A recording of starts alone does not say how long answers took; then the start counts, or the end of the answer
         before if that is later.
         """
         first, pace = self._start.first(place), self._stage.pace
-        if index == first:
-            return last
         calls = self._start.session.agents[place].calls
+        if index == first:
+            return last + pace.of(calls[0].think_time or 0.0) if index == 0 else last
         call, origin = calls[index], calls[first].start
         if call.think_time is None and call.start is not None and origin is not None and call.server_time is None:
             return max(last, begun + pace.of(call.start - origin))
         return last + pace.of(recorded_gap(self._start.session, place, index))
 
-    async def _call(self, talk: Conversation, call: Call, where: str, due: float) -> Reply:
-        stage = self._stage
-        prompt = stage.rendering.prompt(talk, call, where)
+    async def _call(self, talk: Conversation, place: int, index: int, due: float) -> Reply:
+        stage, call = self._stage, self._start.session.agents[place].calls[index]
+        prompt = stage.rendering.prompt(talk, call, f"{place}.{index}")
         return await stage.dispatcher.send(
             Ask(
                 id=stage.dispatcher.next_id(self._start.id),
@@ -128,6 +131,7 @@ class Player:
                 expected_cached=stage.foresight.cached(call, self._start.salt),
                 give_up=None if stage.abandonment is None else stage.abandonment.draw(),
                 patience=stage.patience,
+                grown=index > 0,
             )
         )
 
@@ -163,10 +167,9 @@ class Player:
                 last = max(last, self._ended[child])
         return last
 
-    async def _give_up(self, reply: Reply, index: int) -> None:
+    async def _give_up(self, reply: Reply, *, grown: bool) -> None:
         """The end of an agent whose request failed. One that outgrew the context is cut, which is no failure."""
-        if index > 0 and isinstance(reply.error, PromptTooLongError):
-            self._stage.cut_sessions += 1
+        if grown and isinstance(reply.error, PromptTooLongError):
             return
         self._stage.failed_sessions += 1
         retry = reply.error.retry_after if isinstance(reply.error, OverloadedError) else _PAUSE

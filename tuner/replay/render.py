@@ -29,10 +29,11 @@ class Calibration:
 
 @dataclass(slots=True)
 class Conversation:
-    """What one agent has said and heard so far in this session."""
+    """What one agent has said and heard so far in this session. ``apart``: it shares no system prompt with others."""
 
     session: str
     salt: str
+    apart: bool = True
     messages: list[Message] = field(default_factory=list)
 
 
@@ -51,7 +52,7 @@ class ChatRenderer:
             if not call.continues:
                 talk.messages = []
             new = list(call.messages) or [self._filled(call.added_tokens, call.added_blocks, talk, place, overhead=0)]
-            talk.messages += _marked(new, talk.salt) if not call.continues and talk.salt else new
+            talk.messages += _marked(new, talk) if not call.continues and talk.salt else new
             return Prompt(messages=tuple(talk.messages))
         overhead = self._calibration.overhead
         talk.messages = [self._filled(call.input_tokens, call.blocks, talk, place, overhead=overhead)]
@@ -107,7 +108,11 @@ class IdRenderer:
 Renderer = ChatRenderer | IdRenderer
 
 
-def _marked(messages: Sequence[Message], salt: str) -> list[Message]:
-    """The first text with a mark in front, so that no other start of this session shares its prefix."""
-    first, *rest = messages
-    return [{**first, "content": f"({salt}) {first.get('content') or ''}"}, *rest]
+def _marked(messages: Sequence[Message], talk: Conversation) -> list[Message]:
+    """The first text that is this conversation's own with a mark in front, so that no other start shares more."""
+    own = [index for index, message in enumerate(messages) if talk.apart or message.get("role") != "system"]
+    place = own[0] if own else 0
+    return [
+        {**message, "content": f"({talk.salt}) {message.get('content') or ''}"} if index == place else message
+        for index, message in enumerate(messages)
+    ]

@@ -159,7 +159,7 @@ async def test_a_session_that_outgrows_the_context_is_cut() -> None:
     await Player(
         scene, Start("s", synthetic_trace(0, sessions=1, shape=TextShape(turns=UniformLength(3, 3))).sessions[0])
     ).play()
-    assert (len(client.asked), scene.cut_sessions, scene.failed_sessions) == (2, 1, 0)
+    assert (len(client.asked), scene.dispatcher.outgrown, scene.failed_sessions) == (2, 1, 0)
 
 
 async def test_a_dead_engine_ends_the_replay() -> None:
