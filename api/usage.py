@@ -54,7 +54,7 @@ class Tally:
         if output.record is not None:
             self._completion[index] = output.record.output_tokens
             if self._call.jobs[index].first:
-                self._cached = (self._cached or 0) + output.record.cached_tokens
+                self._cached = (self._cached or 0) + (output.record.cached_tokens or 0)
 
     def usage(self, energy: Energy | None = None) -> dict[str, object]:
         """OpenAI's usage object so far. Cached tokens are known once a request has ended."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 from energyopt.core.clock import Clock, MonotonicClock
-from energyopt.core.config import PowerConfig
-from energyopt.core.errors import ConfigError
-from energyopt.core.study import StudyRecord
-from energyopt.core.units import bytes_from_kibibytes
+from energyopt.core.config import Deployment, PowerConfig
+from energyopt.core.errors import ConfigError, SensorUnavailableError
+from energyopt.core.study import Space, StudyRecord
+from telemetry.meter import Meter as HostMeter
 from tuner.evaluators.chat_http import MeterOf
 from tuner.evaluators.choice import EvaluatorChoice
 from tuner.evaluators.embedded import EmbeddedEvaluator
@@ -23,7 +22,9 @@ from tuner.ports import Evaluator, Meter, PowerController
 from tuner.replay.http import Endpoint
 from tuner.replay.page import PageMeter
 
-from .host_meter import host_meter
+from .engine_devices import elsewhere, find_used, identities, largest
+from .free_memory import FreeMemory
+from .power import power_controller
 from .results import Session, study_folder
 from .served import first_model
 
@@ -65,30 +66,51 @@ def make_evaluator(session: Session, study: StudyRecord, embedded: tuple[str, ..
     if choice.kind == "simulator":
         return SimulatedEvaluator(choice.hardware or "", constants=choice.constants)
     if choice.kind == "replay":
-        return RecordedEvaluator(session.store.trials(session.store.study(choice.study or "").id))
+        source = session.store.study(choice.study or "")
+        return RecordedEvaluator(source.spec, session.store.trials(source.id))
+    check_choice(choice, study.spec.baseline, study.spec.space)
     clock = MonotonicClock()
     meter_of = _meter_of(choice, kind, clock)
     if choice.kind == "endpoint":
-        check_knobs(study.spec.space)
         return EndpointEvaluator(_endpoint(choice), meter_of, clock)
     launch = Launch(
         program=choice.command,
         arguments=choice.arguments,
         environment=dict(word.split("=", 1) for word in choice.environment),
-        free_memory=available_memory,
+        free_memory=FreeMemory(lambda: identities(choice, largest(study.spec), clock)),
         log_dir=logs,
     )
     return LaunchedEvaluator(DIALECTS[choice.kind], launch, meter_of, clock)
 
 
-def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Memory of this host that a new process could have; None where it does not tell."""
+def check_choice(choice: EvaluatorChoice, baseline: Deployment, space: Space) -> None:
+    """Raises ConfigError for knobs that the evaluator cannot turn: those of an engine that runs, or of another host."""
+    if choice.kind != "endpoint":
+        return
+    check_knobs(space)
+    limits = [knob.path for knob in space.knobs if ".power." in knob.path]
+    limits += ["baseline.power"] if baseline.decode.power != PowerConfig() else []
+    if limits and elsewhere(choice):
+        raise ConfigError(
+            f"{limits[0]} cannot be set: {choice.url} is on another host, and limits are set on this one; "
+            "run the study there."
+        )
+
+
+def powered(study: StudyRecord) -> PowerController:
+    """Sets and restores the limits of every device that a configuration of an external engine's study may use.
+
+    Raises ConfigError where limits are asked for and the devices cannot be told apart.
+    """
+    choice, spec = chosen(study.machine), study.spec
+    if elsewhere(choice):
+        return no_power()
     try:
-        lines = meminfo.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return None
-    words = next((line.split() for line in lines if line.startswith("MemAvailable:")), [])
-    return bytes_from_kibibytes(int(words[1])) if len(words) > 1 and words[1].isdigit() else None
+        return power_controller(identities(choice, largest(spec), MonotonicClock()))
+    except SensorUnavailableError as error:
+        if any(".power." in knob.path for knob in spec.space.knobs) or spec.baseline.decode.power != PowerConfig():
+            raise ConfigError(f"Power limits cannot be set: {error}") from error
+        return no_power()
 
 
 def _endpoint(choice: EvaluatorChoice) -> Endpoint:
@@ -99,15 +121,29 @@ def _endpoint(choice: EvaluatorChoice) -> Endpoint:
 
 
 def _meter_of(choice: EvaluatorChoice, kind: str, clock: Clock) -> MeterOf:
-    return lambda: _sampling(choice.energy_url, kind, clock)
+    return lambda deployment: _sampling(choice, deployment, kind, clock)
 
 
 @contextmanager
-def _sampling(url: str | None, kind: str, clock: Clock) -> Iterator[Meter]:
-    """The page or this host's sensors, sampled while the block lasts."""
-    meter = PageMeter(url, clock) if url is not None else host_meter(kind, clock)
+def _sampling(choice: EvaluatorChoice, deployment: Deployment, kind: str, clock: Clock) -> Iterator[Meter]:
+    """The sensors of the deployment's devices, on a page or of this host, sampled while the block lasts."""
+    meter = _page(choice, deployment, clock) if choice.energy_url else _local(choice, deployment, kind, clock)
     meter.start()
     try:
         yield meter
     finally:
         meter.stop()
+
+
+def _page(choice: EvaluatorChoice, deployment: Deployment, clock: Clock) -> PageMeter:
+    """A launched engine has as many GPUs as ranks: more of them on the page are not its own, and then none counts."""
+    url, ranks = choice.energy_url or "", deployment.devices
+    launched = choice.kind != "endpoint" and deployment.decode.engine.device != "cpu"
+    named = choice.devices[:ranks] if launched else choice.devices
+    gpus = not named or not named[0].startswith("cpu")
+    return PageMeter(url, clock, devices=named, expected=ranks if launched and gpus else None, boundary=True)
+
+
+def _local(choice: EvaluatorChoice, deployment: Deployment, kind: str, clock: Clock) -> HostMeter:
+    found = find_used(choice, deployment, kind, clock)
+    return HostMeter(found.sources, clock, found.reasons, statuses=found.statuses)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+import torch
 from pydantic import AfterValidator
 
 from energyopt.core.clock import Clock, MonotonicClock
@@ -21,9 +22,16 @@ MeterName = Annotated[str, AfterValidator(check_kind)]
 """A kind of meter, "replay:FILE" among them."""
 
 
-def device_identities(kind: DeviceKind) -> tuple[str, ...]:
-    """The devices an engine of this kind will use, as telemetry names them. Raises ConfigError for an absent GPU."""
-    return (device_identity(choose_device(kind)),)
+def device_identities(kind: DeviceKind, ranks: int = 1) -> tuple[str, ...]:
+    """The devices that an engine of so many ranks will use, as telemetry names them; no more than there are.
+
+    Raises ConfigError for an absent GPU.
+    """
+    first = choose_device(kind)
+    if first.type == "cpu":
+        return (device_identity(first),)
+    count = min(ranks, torch.cuda.device_count())
+    return tuple(device_identity(torch.device(first.type, rank)) for rank in range(count))
 
 
 def find_meter(kind: str, devices: Sequence[str], clock: Clock | None = None) -> Detection:

@@ -17,14 +17,18 @@ from energyopt.core.slo import Slo
 from energyopt.core.study import Budget, MeasurePlan, Sampler, StudyRecord, StudySpec, StudyState
 from energyopt.core.units import Seconds, format_duration
 from engine.models import resolve_model
+from telemetry.detect import Detection
 from tuner.defaults import host_space
+from tuner.evaluators.choice import EvaluatorChoice
 from tuner.evaluators.settled import SettledEvaluator
 from tuner.loop import StudyRunner
+from tuner.ports import PowerController
 from tuner.progress import StudyProgressSink
 from tuner.space import SearchSpace
 from tuner.workload.chat import chat_workload
 
-from .evaluators import UNREAL, chosen, make_evaluator, no_power
+from .engine_devices import find_used, largest
+from .evaluators import UNREAL, chosen, make_evaluator, no_power, powered
 from .footprint import study_facts
 from .machine import describe_machine, usable_cores
 from .meters import MeterName, device_identities, find_meter, highest_clock, power_range
@@ -171,22 +175,37 @@ def run_study(
     ``owner`` is who holds the study already, if somebody does. Raises NoFeasibleError and whatever stopped it.
     """
     study, clock = session.store.study(study_id), MonotonicClock()
-    kind = chosen(study.machine).kind
+    choice = chosen(study.machine)
     evaluator, power = make_evaluator(session, study, TRIAL_COMMAND), no_power()
-    if kind not in UNREAL:
-        devices = device_identities(study.spec.baseline.decode.engine.device)
-        found = find_meter(study.machine.get("meter", "auto"), devices)
+    if choice.kind not in UNREAL:
+        found = _sensors(study, choice)
         for source in found.sources:
             source.close()  # each trial opens its own
-        evaluator, power = SettledEvaluator(evaluator, HostBusy(found.statuses), clock), power_controller(devices)
+        evaluator, power = SettledEvaluator(evaluator, HostBusy(found.statuses), clock), _limits(study, choice)
         put_back_left()
-    gate = ServedGate(study.spec.baseline) if kind == "embedded" else None
+    gate = ServedGate(study.spec.baseline) if choice.kind == "embedded" else None
     runner = StudyRunner(session.store, evaluator, power, clock, owner or new_owner(), on_progress, gate=gate)
     try:
         return runner.run(study_id)
     finally:
         if session.store.study(study_id).state in (StudyState.SUCCEEDED, StudyState.NO_FEASIBLE):
             write_artifacts(session, study_id)
+
+
+def _sensors(study: StudyRecord, choice: EvaluatorChoice) -> Detection:
+    """What tells whether the devices of a study's largest configuration are cool."""
+    kind, most = study.machine.get("meter", "auto"), largest(study.spec)
+    if choice.kind == "embedded":
+        return find_meter(kind, device_identities(most.decode.engine.device, most.devices))
+    return find_used(choice, most, kind, MonotonicClock())
+
+
+def _limits(study: StudyRecord, choice: EvaluatorChoice) -> PowerController:
+    """Limits of every device that a configuration of the study may use, whatever its layout."""
+    most = largest(study.spec)
+    if choice.kind == "embedded":
+        return power_controller(device_identities(most.decode.engine.device, most.devices))
+    return powered(study)
 
 
 def new_owner() -> str:

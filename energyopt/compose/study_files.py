@@ -12,19 +12,23 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import Deployment, describe_validation, parse_config
 from energyopt.core.errors import ConfigError
 from energyopt.core.files import read_bounded
-from energyopt.core.study import StudyRecord, StudySpec, StudyState, TrialOutcome, TrialRecord, TrialState
+from energyopt.core.study import Space, StudyRecord, StudySpec, StudyState, TrialOutcome, TrialRecord, TrialState
 from energyopt.core.units import Seconds
 from engine.models import resolve_model
+from telemetry.detect import Detection
 from tuner.defaults import host_space
+from tuner.evaluators.endpoint import takes
 from tuner.paths import read_path
 from tuner.space import Params, SearchSpace
 from tuner.study_file import StudyFile
 from tuner.workload.chat import chat_workload
 
-from .evaluators import EVALUATOR_KEY, UNREAL, chosen
+from .engine_devices import find_used, identities
+from .evaluators import EVALUATOR_KEY, UNREAL, check_choice, chosen
 from .footprint import study_facts
 from .machine import describe_machine, usable_cores
 from .meters import device_identities, find_meter, highest_clock, power_range
@@ -33,6 +37,10 @@ from .study import LAUNCH_SECONDS, PlannedStudy
 
 MAX_BYTES = 2**20
 REVISION_OF = "revision_of"
+MACHINE = ("cpu", "cores", "memory", "energyopt", "torch")
+"""Facts of a machine by which the same configuration is worth something else."""
+AT_WORK = (StudyState.PLANNING, StudyState.RUNNING, StudyState.VERIFYING, StudyState.PAUSING)
+"""States in which somebody works on a study and has to be told to stop."""
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -69,20 +77,16 @@ def plan_file(file: StudyFile) -> PlannedStudy:
     local = file.evaluator.kind == "embedded"
     if local:
         resolve_model(file.model)
-    baseline = _baseline(file)
-    devices = device_identities(baseline.decode.engine.device)
-    simulated = file.evaluator.kind in UNREAL
-    meter = find_meter(file.meter, devices)
+    baseline, choice = _baseline(file), file.evaluator
+    simulated = choice.kind in UNREAL
+    meter = _sensors(file, baseline)
     for source in meter.sources:
         source.close()
-    space = file.space() or host_space(
-        baseline,
-        usable_cores(),
-        concurrency=file.workload.concurrency,
-        power=None if simulated else power_range(devices),
-        max_clock=None if simulated else highest_clock(devices),
-    )
-    measured = simulated or bool(meter.sources) or file.evaluator.energy_url is not None
+    space = file.space() or _usual_knobs(file, baseline)
+    check_choice(choice, baseline, space)
+    measured = simulated or bool(meter.sources) or choice.energy_url is not None
+    if file.maximize == "tokens_per_joule" and not measured:
+        raise ConfigError(f"tokens_per_joule cannot be maximised: no joules are measured. {' '.join(meter.reasons)}")
     load, budget, plan = file.workload, file.budgeted(), file.plan()
     spec = StudySpec(
         name=file.name or f"tune {file.model}",
@@ -104,6 +108,37 @@ def plan_file(file: StudyFile) -> PlannedStudy:
     machine |= {**study_facts(file.footprint), EVALUATOR_KEY: file.evaluator.model_dump_json(exclude_defaults=True)}
     expected = Seconds(min(everything, budget.seconds or everything))
     return PlannedStudy(spec, machine, len(points.points), points.removed, expected, meter.reasons)
+
+
+def _sensors(file: StudyFile, baseline: Deployment) -> Detection:
+    """What measures the baseline's devices; the source of a simulated or replayed joule is in its own result."""
+    if file.evaluator.kind in UNREAL:
+        return Detection((), (f"Joules are those of the {file.evaluator.kind}: nothing of this machine is measured.",))
+    if file.evaluator.energy_url is not None:
+        return Detection((), (f"Joules are read from {file.evaluator.energy_url}.",))
+    if file.evaluator.kind == "embedded":
+        return find_meter(file.meter, device_identities(baseline.decode.engine.device, baseline.devices))
+    return find_used(file.evaluator, baseline, file.meter, MonotonicClock())
+
+
+def _usual_knobs(file: StudyFile, baseline: Deployment) -> Space:
+    """What is searched where the file names nothing: an endpoint's limits, else the knobs of this host."""
+    choice = file.evaluator
+    devices: tuple[str, ...] = ()
+    if choice.kind == "embedded":
+        devices = device_identities(baseline.decode.engine.device, baseline.devices)
+    elif choice.kind not in UNREAL:
+        devices = identities(choice, baseline, MonotonicClock())
+    space = host_space(
+        baseline,
+        usable_cores(),
+        concurrency=file.workload.concurrency,
+        power=power_range(devices) if devices else None,
+        max_clock=highest_clock(devices) if devices else None,
+    )
+    if choice.kind != "endpoint":
+        return space
+    return Space(knobs=tuple(knob for knob in space.knobs if takes(knob)))
 
 
 def _baseline(file: StudyFile) -> Deployment:
@@ -145,7 +180,7 @@ def revise(session: Session, study_id: str, planned: PlannedStudy) -> Revision:
             study.id, new.number, trial.outcome or TrialOutcome.FAILED, result=trial.result, error=trial.error
         )
     session.store.add_event(study.id, "revised", {"of": old.id, "reused": len(taken), "measured": len(done)})
-    session.store.change_state(old.id, StudyState.CANCELLING, when=[StudyState.RUNNING, StudyState.PLANNING])
+    session.store.change_state(old.id, StudyState.CANCELLING, when=AT_WORK)
     session.store.change_state(old.id, StudyState.CANCELLED, when=[StudyState.QUEUED, StudyState.PAUSED])
     return Revision(study, len(taken), len(done))
 
@@ -153,13 +188,16 @@ def revise(session: Session, study_id: str, planned: PlannedStudy) -> Revision:
 def _differing(old: StudyRecord, planned: PlannedStudy) -> str | None:
     """The first thing that makes measurements of the two incomparable."""
     mine, theirs = planned.spec, old.spec
-    pairs = {
+    pairs: dict[str, tuple[object, object]] = {
+        "baseline": (mine.baseline, theirs.baseline),
         "workload": (mine.workload, theirs.workload),
         "slos": (mine.slos, theirs.slos),
         "measure": (mine.plan, theirs.plan),
         "evaluator": (chosen(planned.machine), chosen(old.machine)),
         "meter": (planned.machine.get("meter"), old.machine.get("meter")),
     }
+    if chosen(old.machine).kind not in UNREAL:
+        pairs |= {f"machine ({key})": (planned.machine.get(key), old.machine.get(key)) for key in MACHINE}
     return next((name for name, (new, known) in pairs.items() if new != known), None)
 
 

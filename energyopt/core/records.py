@@ -5,7 +5,7 @@ Records are plain frozen dataclasses because a step makes one per batch. All tim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -68,14 +68,15 @@ class RequestRecord:
 
     ``token_times`` are the arrival times of the output tokens (several may share one time); the first is
     ``first_token``. A request that failed, was aborted or ran out of time keeps the tokens it got. ``scheduled`` is
-    when its first step began; None if it had none, or if that is not known here.
+    when its first step began; None if it had none, or if that is not known here. ``cached_tokens`` is None where the
+    engine does not tell.
     """
 
     request_id: str
     arrival: Seconds
     end: Seconds
     prompt_tokens: int
-    cached_tokens: int
+    cached_tokens: int | None
     output_tokens: int
     finish_reason: FinishReason
     token_times: tuple[Seconds, ...] = ()
@@ -113,3 +114,10 @@ class RequestRecord:
         if len(self.token_times) < 2:
             return None
         return Seconds((self.token_times[-1] - self.token_times[0]) / (len(self.token_times) - 1))
+
+
+def cached_total(requests: Iterable[RequestRecord]) -> int | None:
+    """Prompt tokens that a cache spared several requests; None if one does not tell whose prompt was counted."""
+    counted = [request.cached_tokens for request in requests if request.prompt_tokens or request.cached_tokens]
+    told = [count for count in counted if count is not None]
+    return sum(told) if len(told) == len(counted) else None

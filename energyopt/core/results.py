@@ -143,14 +143,15 @@ class RunResult(Result):
 
     Token counts are of the window: ``prompt_tokens`` includes cached ones. Without a meter ``energy`` is None and
     ``power_valid`` False, with the reasons in ``power_reasons``; every ratio with joules is then None.
-    ``simulated`` marks a run that no hardware made.
+    ``simulated`` marks a run that no hardware made, ``replayed`` one that was recorded before and is given again: of
+    neither is a repetition a measurement. ``cached_tokens`` is None where the engine does not tell.
     """
 
     window: Seconds = Field(gt=0)
     requests: int = Field(ge=0)
     failed_requests: int = Field(ge=0)
     prompt_tokens: Tokens = Field(ge=0)
-    cached_tokens: Tokens = Field(ge=0)
+    cached_tokens: Tokens | None = Field(ge=0)
     output_tokens: Tokens = Field(ge=0)
     latencies: Mapping[str, LatencySummary] = Field(default_factory=dict)
     verdicts: tuple[VerdictRecord, ...] = ()
@@ -162,6 +163,7 @@ class RunResult(Result):
     hits_by_tier: Mapping[str, int] = Field(default_factory=dict)
     peak_memory_bytes: int | None = None
     simulated: bool = False
+    replayed: bool = False
 
     @property
     def output_rate(self) -> float:
@@ -184,7 +186,7 @@ class RunResult(Result):
     @property
     def joules_per_uncached_input_token(self) -> float | None:
         """All joules over the input tokens that had to be computed."""
-        return _ratio(self.joules, self.prompt_tokens - self.cached_tokens)
+        return None if self.cached_tokens is None else _ratio(self.joules, self.prompt_tokens - self.cached_tokens)
 
     @property
     def hit_rate(self) -> float | None:

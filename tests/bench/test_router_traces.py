@@ -148,14 +148,14 @@ class Fleet:
     @property
     def hit_rate(self) -> float:
         prompt = sum(record.prompt_tokens for _, record in self.done)
-        return sum(record.cached_tokens for _, record in self.done) / prompt
+        return sum(record.cached_tokens or 0 for _, record in self.done) / prompt
 
     @property
     def imbalance(self) -> float:
         """The busiest engine's work over the mean, less one; work is what was computed: prompt and output tokens."""
         work = [0] * self.engines
         for engine, record in self.done:
-            work[engine] += record.prompt_tokens - record.cached_tokens + record.output_tokens
+            work[engine] += record.prompt_tokens - (record.cached_tokens or 0) + record.output_tokens
         return max(work) * self.engines / sum(work) - 1.0
 
 

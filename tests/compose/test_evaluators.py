@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from energyopt.compose.evaluators import available_memory, chosen, make_evaluator, no_power
+from energyopt.compose.evaluators import chosen, make_evaluator, no_power
+from energyopt.compose.free_memory import host_memory
 from energyopt.compose.results import Session, open_session
 from energyopt.compose.settle import HostBusy
 from energyopt.compose.study import run_study
@@ -78,8 +79,8 @@ def test_a_simulated_study_runs_and_its_recording_gives_the_same_winner(session:
 
 def test_free_memory_is_what_the_kernel_says(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   2048 kB\n", encoding="ascii")
-    assert available_memory(tmp_path / "meminfo") == 2 * 2**20
-    assert available_memory(tmp_path / "absent") is None
+    assert host_memory(tmp_path / "meminfo") == 2 * 2**20
+    assert host_memory(tmp_path / "absent") is None
 
 
 def test_a_busy_machine_is_waited_for_and_then_measured_as_it_is() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord, StepShare
+from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord, StepShare, cached_total
 from energyopt.core.units import Seconds
 
 
@@ -70,3 +70,12 @@ def test_a_step_sums_its_shares_and_stays_as_it_is() -> None:
     assert StepRecord(Seconds(0.0), Seconds(0.1), ("cpu",), ()).computed_tokens == 0
     with pytest.raises(dataclasses.FrozenInstanceError):
         step.start = Seconds(1.0)  # type: ignore[misc]
+
+
+def test_the_cache_of_several_requests_is_unknown_if_one_does_not_tell() -> None:
+    def request(prompt: int, cached: int | None) -> RequestRecord:
+        return RequestRecord("r", Seconds(0), Seconds(1), prompt, cached, 1, FinishReason.STOP)
+
+    assert cached_total([request(10, 4), request(10, 0)]) == 4
+    assert cached_total([request(10, 4), request(0, None)]) == 4, "one that failed at once had no prompt to tell of"
+    assert cached_total([request(10, 4), request(10, None)]) is None

@@ -139,6 +139,8 @@ def test_a_ratio_to_nothing_is_unknown() -> None:
     assert run(requests=0).joules_per_request is None
     assert run(prompt_tokens=0, cached_tokens=0).hit_rate is None
     assert run(cached_tokens=100).joules_per_uncached_input_token is None
+    assert run(cached_tokens=None).joules_per_uncached_input_token is None
+    assert run(cached_tokens=None).hit_rate is None, "a server that does not tell had not no hits"
     assert run(output_tokens=0).tokens_per_joule == 0  # known, and nothing
 
 

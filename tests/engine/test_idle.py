@@ -94,7 +94,7 @@ async def test_a_request_wakes_the_engine_and_gets_the_same_text() -> None:
         text, cached = "", 0
         async for output in front.generate([5] * 40, SamplingParams(max_tokens=9), request_id="r"):
             text += output.text
-            cached = output.record.cached_tokens if output.record else 0
+            cached = (output.record.cached_tokens or 0) if output.record else 0
         return text, cached
 
     async def asleep() -> None:

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from energyopt.core.clock import Clock
+from energyopt.core.config import Deployment
 from energyopt.core.errors import EngineError, TrialTimeoutError
-from energyopt.core.records import FinishReason, RequestRecord
+from energyopt.core.records import FinishReason, RequestRecord, cached_total
 from energyopt.core.results import RunResult
 from energyopt.core.slo import Slo
 from energyopt.core.study import MeasurePlan
@@ -23,8 +24,8 @@ from ..replay.http import Endpoint, HttpClient
 from ..window import report
 from ..worker import drive
 
-MeterOf = Callable[[], AbstractContextManager[Meter]]
-"""Opens a meter that samples while the block lasts, on the clock of the evaluator."""
+MeterOf = Callable[[Deployment], AbstractContextManager[Meter]]
+"""Opens the meter of a deployment's devices; it samples while the block lasts, on the clock of the evaluator."""
 
 
 class ExactClient:
@@ -54,7 +55,7 @@ async def measure_server(
     workload: Workload,
     plan: MeasurePlan,
     slos: Sequence[Slo],
-    meter_of: MeterOf,
+    metered: AbstractContextManager[Meter],
     clock: Clock,
     progress: ProgressSink,
     watch: Callable[[], None] = lambda: None,
@@ -63,7 +64,7 @@ async def measure_server(
 
     Raises LaunchError if it does not answer rightly at first, TrialTimeoutError after the plan's time.
     """
-    with meter_of() as meter:
+    with metered as meter:
         async with HttpClient(endpoint, clock) as client:
             try:
                 async with asyncio.timeout(plan.timeout):
@@ -91,12 +92,16 @@ async def _watched(
         await asyncio.gather(running, return_exceptions=True)
 
 
-def _prompts(window: Window, records: Sequence[RequestRecord]) -> dict[str, Tokens]:
-    """Prompt tokens as the server counted them: a prompt belongs to its first token, before which it was computed."""
+def _prompts(window: Window, records: Sequence[RequestRecord]) -> dict[str, Tokens | None]:
+    """Prompt tokens as the server counted them: a prompt belongs to its first token, before which it was computed.
+
+    A server that tells nothing of its cache leaves the hits unknown.
+    """
     begun = [one for one in records if one.first_token is not None and one.first_token in window]
+    cached = cached_total(begun)
     return {
         "prompt_tokens": Tokens(sum(one.prompt_tokens for one in begun)),
-        "cached_tokens": Tokens(sum(one.cached_tokens for one in begun)),
+        "cached_tokens": None if cached is None else Tokens(cached),
     }
 
 

@@ -19,7 +19,8 @@ class EvaluatorChoice(Config):
 
     ``command`` starts the external engine where its name is not on the path; ``arguments`` are handed to it as they
     are. ``energy_url`` is a metrics page with joules (an agent, DCGM's exporter) where this host's sensors do not see
-    the engine's devices.
+    the engine's devices. ``devices`` are the ones whose joules count and whose limits are set; without them they are
+    the first GPUs that a launched engine sees, and all of the host or page for an endpoint.
     """
 
     kind: Kind = "embedded"
@@ -29,6 +30,9 @@ class EvaluatorChoice(Config):
     arguments: tuple[str, ...] = Field((), description="vllm, sglang: further words, unchanged.")
     environment: tuple[str, ...] = Field((), description="vllm, sglang: NAME=value, beside this process's own.")
     energy_url: str | None = None
+    devices: tuple[str, ...] = Field(
+        (), description="endpoint, vllm, sglang: what the engine computes on, as UUIDs of GPUs or cpu:0, in its order."
+    )
     hardware: str | None = Field(None, description="simulator: a GPU by name or file.")
     constants: str | None = Field(None, description="simulator: calibrated constants.")
     study: str | None = Field(None, description="replay: the stored study whose results are given again.")

@@ -17,6 +17,7 @@ from energyopt.core.workload import Workload
 
 from ..ports import Progress, ProgressSink
 from ..wire import MAX_LINE_BYTES, Line, TrialJob
+from .oom import KernelKills
 from .process import WatchedProcess
 
 _MEMORY_WORDS = re.compile(
@@ -69,7 +70,7 @@ class EmbeddedEvaluator:
         texts = tuple(str(slo) for slo in slos)
         job = TrialJob(deployment=deployment, workload=workload, plan=plan, slos=texts, meter=self._meter)
         progress(Progress("launching", 0.0))
-        kills = kernel_oom_kills()
+        kills = KernelKills()
         child = WatchedProcess(self._command, job.model_dump_json().encode(), env=self._env, grace=self._grace)
         last: Line | None = None
         try:
@@ -82,7 +83,7 @@ class EmbeddedEvaluator:
             return last.result
         if last is not None and last.error is not None:
             raise last.error.error()
-        raise _death(child, log, killed_by_kernel=_grew(kills, kernel_oom_kills()))
+        raise _death(child, log, kills)
 
     def _follow(self, child: WatchedProcess, timeout: Seconds, progress: ProgressSink) -> Line | None:
         """Relay progress until the last line; None if the child ended without one. Foreign lines go to the tail."""
@@ -105,7 +106,7 @@ class EmbeddedEvaluator:
         return path
 
 
-def _death(child: WatchedProcess, log: Path | None, *, killed_by_kernel: bool) -> TrialError:
+def _death(child: WatchedProcess, log: Path | None, kills: KernelKills) -> TrialError:
     """The error of a child that ended without a last line: memory if there is evidence of it, else a crash."""
     code = child.returncode
     if code is None:
@@ -114,7 +115,7 @@ def _death(child: WatchedProcess, log: Path | None, *, killed_by_kernel: bool) -
     words = child.tail.decode(errors="replace").strip().splitlines()
     said = f"; its last words: {words[-1][-_LAST_WORDS:]}" if words else ""
     where = f" (log: {log})" if log else ""
-    if (code == -signal.SIGKILL and killed_by_kernel) or _MEMORY_WORDS.search(child.tail[-_MEMORY_TAIL:]):
+    if kills.explain(code, child.tail) or _MEMORY_WORDS.search(child.tail[-_MEMORY_TAIL:]):
         return OutOfMemoryError(f"The trial ran out of memory: its process {how}{said}{where}.")
     return CrashError(f"The trial's process {how}{said}{where}.")
 
@@ -124,17 +125,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def kernel_oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
-    """Processes the kernel has killed for memory since boot, containers included; None where it does not tell."""
-    try:
-        text = vmstat.read_text()
-    except OSError:
-        return None
-    match = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
-    return int(match.group(1)) if match else None
-
-
-def _grew(before: int | None, after: int | None) -> bool:
-    return before is not None and after is not None and after > before

@@ -10,7 +10,7 @@ from energyopt.core.config import Deployment
 from energyopt.core.errors import ConfigError
 from energyopt.core.results import RunResult
 from energyopt.core.slo import Slo
-from energyopt.core.study import MeasurePlan, Space
+from energyopt.core.study import Knob, MeasurePlan, Space
 from energyopt.core.workload import Workload
 
 from ..ports import Progress, ProgressSink
@@ -33,12 +33,18 @@ class EndpointEvaluator:
     ) -> RunResult:
         """One trial. Raises LaunchError if nothing answers there, TrialTimeoutError."""
         progress(Progress("launching", 0.0))
-        return asyncio.run(measure_server(self._endpoint, workload, plan, slos, self._meter_of, self._clock, progress))
+        metered = self._meter_of(deployment)
+        return asyncio.run(measure_server(self._endpoint, workload, plan, slos, metered, self._clock, progress))
+
+
+def takes(knob: Knob) -> bool:
+    """Whether a running server can be measured under this knob."""
+    return knob.path.partition(".")[2] in ALLOWED
 
 
 def check_knobs(space: Space) -> None:
     """Raises ConfigError for a knob that a running server cannot take."""
     for knob in space.knobs:
-        if knob.path.partition(".")[2] not in ALLOWED:
+        if not takes(knob):
             allowed = ", ".join(ALLOWED)
             raise ConfigError(f"The knob {knob.path!r} needs an engine that starts anew; an endpoint takes {allowed}.")

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -26,6 +27,7 @@ from ..export.sglang import sglang_command
 from ..ports import Progress, ProgressSink
 from ..replay.http import Endpoint
 from .chat_http import MeterOf, measure_server
+from .oom import KernelKills
 from .server import ServerProcess, await_freed, free_port
 
 _MEMORY = re.compile(
@@ -43,21 +45,27 @@ _POLL = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs between external engines: the command, and where a running one says its version."""
+    """What differs between external engines: the command, and where a running one says its version.
+
+    ``told`` are flags with which an answer's usage tells the tokens that the cache spared: without them hits are
+    unknown, and off is the default of both.
+    """
 
     name: str
     program: tuple[str, ...]
     command: Callable[[Deployment], LaunchCommand]
     version_path: str
+    told: tuple[str, ...]
 
     def argv(self, deployment: Deployment, program: Sequence[str], arguments: Sequence[str], port: int) -> list[str]:
         """The whole command line. Raises ConfigError for what the engine cannot be asked to run."""
         words = self.command(deployment).argv[len(self.program) :]
-        return [*(program or self.program), *words, "--host", "127.0.0.1", "--port", str(port), *arguments]
+        where = ("--host", "127.0.0.1", "--port", str(port))
+        return [*(program or self.program), *words, *self.told, *where, *arguments]
 
 
-VLLM = Dialect("vllm", ("vllm", "serve"), vllm_command, "/version")
-SGLANG_DIALECT = Dialect("sglang", SGLANG, sglang_command, "/get_server_info")
+VLLM = Dialect("vllm", ("vllm", "serve"), vllm_command, "/version", ("--enable-prompt-tokens-details",))
+SGLANG_DIALECT = Dialect("sglang", SGLANG, sglang_command, "/get_server_info", ("--enable-cache-report",))
 DIALECTS: Mapping[str, Dialect] = {"vllm": VLLM, "sglang": SGLANG_DIALECT}
 
 
@@ -65,14 +73,14 @@ DIALECTS: Mapping[str, Dialect] = {"vllm": VLLM, "sglang": SGLANG_DIALECT}
 class Launch:
     """How the engine is started on this machine. ``program`` empty takes the dialect's own name.
 
-    ``free_memory`` says how many bytes the engine's devices have left, None where that is unknown: after a trial it
-    has to come back before the next one starts.
+    ``free_memory`` says how many bytes are left by place, the host and each device that tells: after a trial they have
+    to come back before the next one starts.
     """
 
     program: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    free_memory: Callable[[], int | None] = lambda: None
+    free_memory: Callable[[], Mapping[str, int]] = dict
     log_dir: Path | None = None
     grace: Seconds = Seconds(10.0)  # noqa: RUF009  # a float by another name
 
@@ -109,29 +117,34 @@ class LaunchedEvaluator:
             argv = self._dialect.argv(deployment, self._launch.program, self._launch.arguments, port)
         except ConfigError as error:
             raise LaunchError(error.message) from error
-        before = self._launch.free_memory()
+        before, kills = self._launch.free_memory(), KernelKills()
         url, until = f"http://127.0.0.1:{port}", time.monotonic() + plan.timeout
         server = ServerProcess(argv, self._launch.environment, grace=self._launch.grace)
         try:
             with server:
-                model = self._await_ready(server, url, until, plan.timeout, progress)
+                model = self._await_ready(server, kills, url, until, plan.timeout, progress)
                 left = plan.model_copy(update={"timeout": Seconds(max(1.0, until - time.monotonic()))})
-                endpoint = Endpoint(url, model, modern=False)
+                endpoint, metered = Endpoint(url, model, modern=False), self._meter_of(deployment)
+                watch = partial(_check, server, kills)
                 return asyncio.run(
-                    measure_server(
-                        endpoint, workload, left, slos, self._meter_of, self._clock, progress, lambda: _check(server)
-                    )
+                    measure_server(endpoint, workload, left, slos, metered, self._clock, progress, watch)
                 )
         finally:
             self._keep_log(deployment, server, freed=await_freed(self._launch.free_memory, before))
 
     def _await_ready(
-        self, server: ServerProcess, url: str, until: float, timeout: float, progress: ProgressSink
+        self,
+        server: ServerProcess,
+        kills: KernelKills,
+        url: str,
+        until: float,
+        timeout: float,
+        progress: ProgressSink,
     ) -> str:
         """Wait for a real completion; returns the model's name. Raises what ``_check`` raises, TrialTimeoutError."""
         with httpx.Client(base_url=url, timeout=10.0) as client:
             while time.monotonic() < until:
-                _check(server)
+                _check(server, kills)
                 progress(Progress("launching", 1 - max(0.0, until - time.monotonic()) / timeout))
                 model = _served_model(client)
                 if model is not None and _completes(client, model):
@@ -153,18 +166,18 @@ class _PortTakenError(LaunchError):
     """Somebody else has the port now."""
 
 
-def _check(server: ServerProcess) -> None:
+def _check(server: ServerProcess, kills: KernelKills) -> None:
     """Raises what the death of the engine means: memory if there is evidence of it, a taken port, else a crash."""
     code = server.returncode
     if code is None:
         return
     time.sleep(0.1)  # its last words may still be in the pipe
-    raise _death(server, code)
+    raise _death(server, kills, code)
 
 
-def _death(server: ServerProcess, code: int) -> TrialError:
+def _death(server: ServerProcess, kills: KernelKills, code: int) -> TrialError:
     tail, words = server.tail, _words(server)
-    if _MEMORY.search(tail):
+    if _MEMORY.search(tail) or kills.explain(code, tail):
         return OutOfMemoryError(f"The engine ran out of memory (exit code {code}).{words}")
     if _BUSY.search(tail):
         return _PortTakenError(f"The engine's port was taken.{words}")

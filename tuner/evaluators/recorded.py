@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from energyopt.core.config import Deployment
-from energyopt.core.errors import CrashError, LaunchError, OutOfMemoryError, TrialError, TrialTimeoutError
+from energyopt.core.errors import ConfigError, CrashError, LaunchError, OutOfMemoryError, TrialError, TrialTimeoutError
 from energyopt.core.results import RunResult
 from energyopt.core.slo import Slo
-from energyopt.core.study import MeasurePlan, TrialRecord, TrialState
+from energyopt.core.study import MeasurePlan, StudySpec, TrialRecord, TrialState
 from energyopt.core.workload import Workload
 
 from ..objective import outcome_of
@@ -18,32 +19,53 @@ from ..ports import Progress, ProgressSink
 class RecordedEvaluator:
     """Gives each configuration its recorded runs, in their order and from the start again; failures fail again.
 
-    A configuration that was never measured did not start: nothing is made up.
+    ``spec`` is that of the study that recorded ``trials``: other questions have no answer here. A configuration that
+    was never measured did not start: nothing is made up. One that was measured under the other of the study's two
+    loads only (it was searched, not verified) gives those runs.
     """
 
-    def __init__(self, trials: Iterable[TrialRecord]) -> None:
-        self._runs: dict[str, list[TrialRecord]] = {}
-        self._place: dict[str, int] = {}
+    def __init__(self, spec: StudySpec, trials: Iterable[TrialRecord]) -> None:
+        self._spec = spec
+        self._runs: dict[tuple[str, bool], list[TrialRecord]] = {}
+        self._place: Counter[tuple[str, bool]] = Counter()
         for trial in trials:
             if trial.state is TrialState.DONE:
-                self._runs.setdefault(trial.deployment.digest(), []).append(trial)
+                self._runs.setdefault((trial.deployment.digest(), trial.origin.verifies), []).append(trial)
 
     def run(
         self, deployment: Deployment, workload: Workload, plan: MeasurePlan, slos: Sequence[Slo], progress: ProgressSink
     ) -> RunResult:
-        """The next recorded run. Raises the TrialError that was recorded, LaunchError for an unknown configuration."""
+        """The next recorded run, marked as replayed.
+
+        Raises the TrialError that was recorded, LaunchError for an unknown configuration, ConfigError for another
+        load, plan or objective than was recorded.
+        """
+        self._check(workload, plan, slos)
         progress(Progress("launching", 0.0))
-        digest = deployment.digest()
-        runs = self._runs.get(digest)
-        if not runs:
+        digest, verifies = deployment.digest(), workload == self._spec.verify_workload
+        key = next((key for key in ((digest, verifies), (digest, not verifies)) if key in self._runs), None)
+        if key is None:
             raise LaunchError("This configuration was never measured in the recorded study.")
-        place = self._place.get(digest, 0)
-        self._place[digest] = place + 1
-        trial = runs[place % len(runs)]
+        runs = self._runs[key]
+        trial = runs[self._place[key] % len(runs)]
+        self._place[key] += 1
         if trial.result is None:
             raise _error_of(trial)
         progress(Progress("done", 1.0))
-        return trial.result
+        return trial.result.model_copy(update={"replayed": True})
+
+    def _check(self, workload: Workload, plan: MeasurePlan, slos: Sequence[Slo]) -> None:
+        spec = self._spec
+        asked = {
+            "workload": workload in (spec.workload, spec.verify_workload),
+            "measure": plan == spec.plan,
+            "slos": sorted(map(str, slos)) == sorted(str(Slo.parse(text)) for text in spec.slos),
+        }
+        other = next((name for name, same in asked.items() if not same), None)
+        if other is not None:
+            raise ConfigError(
+                f"{other} differs from what was recorded: a replay answers the recorded study's questions."
+            )
 
 
 def _error_of(trial: TrialRecord) -> TrialError:

@@ -118,18 +118,22 @@ def free_port() -> int:
 
 
 def await_freed(
-    free: Callable[[], int | None], before: int | None, *, share: float = 0.95, patience: Seconds = Seconds(30.0)
+    free: Callable[[], Mapping[str, int]],
+    before: Mapping[str, int],
+    *,
+    share: float = 0.95,
+    patience: Seconds = Seconds(30.0),
 ) -> bool:
-    """Wait until as much memory is free as was ``before`` the engine started; False if it does not come back in time.
+    """Wait until as much memory is free in each place as was ``before`` the engine started; False if it is not in time.
 
-    Drivers give memory back a while after the process is gone, and the next engine would take it for occupied.
+    A place is the host or a device. Drivers give memory back a while after the process is gone, and the next engine
+    would take it for occupied. A place that no longer tells is not waited for.
     """
     end = time.monotonic() + patience
-    while before is not None:
+    while True:
         now = free()
-        if now is None or now >= share * before:
+        if all(now[place] >= share * bytes_ for place, bytes_ in before.items() if place in now):
             return True
         if time.monotonic() > end:
             return False
         time.sleep(_POLL * 4)
-    return True

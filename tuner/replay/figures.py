@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from energyopt.core.errors import SensorError
-from energyopt.core.records import RequestRecord
+from energyopt.core.records import RequestRecord, cached_total
 from energyopt.core.results import EnergyReading, LatencySummary, RunResult, summarize, total_energy
 from energyopt.core.slo import Slo, SloMetric
 from energyopt.core.units import Tokens
@@ -101,7 +101,7 @@ def _run(
         requests=len(ended),
         failed_requests=sum(record.failed for record in ended),
         prompt_tokens=Tokens(sum(one.prompt_tokens for one in begun)),
-        cached_tokens=Tokens(sum(one.cached_tokens for one in begun)),
+        cached_tokens=None if (cached := cached_total(begun)) is None else Tokens(cached),
         output_tokens=Tokens(output),
         latencies=summarize_latencies_in(window, records),
         verdicts=judge_in(window, slos, records),
@@ -197,7 +197,7 @@ def _prefixes(known: Sequence[Reply], asks: Mapping[str, Ask], sources: Mapping[
     told = [value for value in expected if value is not None]
     return Prefixes(
         prompt_tokens=sum(one.record.prompt_tokens for one in known),
-        cached_tokens=sum(one.record.cached_tokens for one in known),
+        cached_tokens=cached_total(one.record for one in known),
         expected_tokens=sum(told) if told and len(told) == len(expected) else None,
         sources=sources,
     )

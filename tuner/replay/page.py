@@ -91,11 +91,23 @@ def _scope_of(gpu: bool, scope: str) -> Scope:
 class PageMeter:
     """A ``Meter`` over a metrics page at ``url``, sampled by a thread from ``start`` to ``stop``.
 
-    Failures of a sample are counted and show as gaps. ``expected`` devices must be there, if given.
+    Failures of a sample are counted and show as gaps. ``expected`` devices must be there, if given. ``devices`` are the
+    only ones that count (``cpu:0`` stands for all parts of that package), and each must be there. With ``boundary``
+    CPUs do not count beside GPUs, as for the sensors of this host.
     """
 
-    def __init__(self, url: str, clock: Clock, *, period: Seconds = PERIOD, expected: int | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        period: Seconds = PERIOD,
+        expected: int | None = None,
+        devices: Sequence[str] = (),
+        boundary: bool = False,
+    ) -> None:
         self._url, self._clock, self._period, self._expected = url, clock, period, expected
+        self._devices, self._boundary = tuple(devices), boundary
         self._samples: dict[str, list[PowerSample]] = {}
         self._scopes: dict[str, Scope] = {}
         self._failure = ""
@@ -147,18 +159,27 @@ class PageMeter:
     def readings(self, start: Seconds, end: Seconds) -> tuple[EnergyReading, ...]:
         """Every device over the window. Raises SensorError with code and words if one of them is invalid."""
         with self._lock:
-            taken = {device: tuple(samples) for device, samples in self._samples.items()}
+            counted = self._counted()
+            taken = {device: tuple(self._samples[device]) for device in counted}
         found = [
             energy_of(device, samples, start, end, scope=self._scopes[device]) for device, samples in taken.items()
         ]
         faults = [fault for one in found for fault in one.faults]
-        gpus = sum(scope is Scope.GPU for scope in self._scopes.values())
+        faults += [f"not_covered: {name} is not on the page" for name in self._devices if not _any(counted, name)]
+        gpus = sum(self._scopes[device] is Scope.GPU for device in counted)
         if self._expected is not None and gpus != self._expected:
             faults.append(f"gpu_count: {gpus} GPUs on the page, {self._expected} expected")
         if faults:
             raise SensorError("; ".join(faults))
         self.notes = tuple(note for one in found for note in one.notes)
         return tuple(one.reading for one in found if one.reading is not None)
+
+    def _counted(self) -> list[str]:
+        """The devices of the page whose joules are asked for."""
+        named = [one for one in self._samples if not self._devices or any(_is(one, name) for name in self._devices)]
+        if self._devices or not self._boundary or Scope.GPU not in (self._scopes[device] for device in named):
+            return named
+        return [device for device in named if self._scopes[device] is Scope.GPU]
 
     def split(self, steps: Sequence[StepRecord], start: Seconds, end: Seconds) -> EnergySplit | None:
         """Unknown: a page does not say what the energy was for."""
@@ -168,3 +189,12 @@ class PageMeter:
     def reasons(self) -> tuple[str, ...]:
         where = f"energy from {self._url}"
         return (where, *([f"a sample failed: {self._failure}"] if self._failure else []), *self.notes)
+
+
+def _any(devices: Sequence[str], name: str) -> bool:
+    return any(_is(device, name) for device in devices)
+
+
+def _is(device: str, name: str) -> bool:
+    """Whether a device of a page is, or is a part of, what ``name`` says."""
+    return device == name or device.startswith(f"{name}:")

@@ -187,10 +187,11 @@ class StreamReading:
         value = None if self._usage is None else self._usage.get(field)
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
-    def _cached(self) -> int:
+    def _cached(self) -> int | None:
+        """None where the server does not tell: its cache may have found all of the prompt, or nothing."""
         details = None if self._usage is None else self._usage.get("prompt_tokens_details")
         value = details.get("cached_tokens") if isinstance(details, dict) else None
-        return value if isinstance(value, int) and value >= 0 else 0
+        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _message(error: object) -> str:

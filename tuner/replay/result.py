@@ -35,18 +35,21 @@ class Client(Result):
 class Prefixes(Result):
     """Cache hits three ways, over the requests that ended in the window.
 
-    ``cached_tokens`` as the replies' usage said; ``expected_tokens`` what a cache without limits would have found;
+    ``cached_tokens`` as the replies' usage said (None where it does not); ``expected_tokens`` what a cache without
+    limits would have found;
     ``sources`` what the server's own counters rose by (None without them).
     """
 
     prompt_tokens: int
-    cached_tokens: int
+    cached_tokens: int | None
     expected_tokens: int | None
     sources: Mapping[str, float] | None = None
 
     @property
     def hit_rate(self) -> float | None:
-        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
+        if self.cached_tokens is None or not self.prompt_tokens:
+            return None
+        return self.cached_tokens / self.prompt_tokens
 
     @property
     def ideal_rate(self) -> float | None:
@@ -117,7 +120,7 @@ class BenchResult(Result):
         """All joules of the window over each kind of work; None without valid power or without that work."""
         run = self.run
         known = self.tokens_known
-        uncached = run.prompt_tokens - run.cached_tokens
+        uncached = 0 if run.cached_tokens is None else run.prompt_tokens - run.cached_tokens
         work = {
             "request": run.requests - run.failed_requests,
             "output_token": run.output_tokens if known else 0,

@@ -141,7 +141,7 @@ def test_one_failed_load_and_no_other_traffic(
     monkeypatch.undo()
     engine.reset("device")
     assert engine.ask(prompt) == text
-    assert engine.records[-1].cached_tokens > 0
+    assert engine.records[-1].cached_tokens
 
 
 def test_requests_aborted_while_they_load(tiny_model: Path, tmp_path: Path, whole_engine: Start) -> None:

@@ -25,6 +25,7 @@ from tuner.evaluators.launched import DIALECTS, Launch, LaunchedEvaluator
 from tuner.evaluators.recorded import RecordedEvaluator
 from tuner.evaluators.server import free_port
 from tuner.evaluators.simulated import SimulatedEvaluator
+from tuner.fake_study import toy_spec
 from tuner.ports import Evaluator, Meter, Progress
 from tuner.replay.http import Endpoint
 
@@ -43,7 +44,7 @@ class Unmetered:
 
 
 @contextmanager
-def unmetered() -> Iterator[Meter]:
+def unmetered(deployment: Deployment) -> Iterator[Meter]:
     yield Unmetered()
 
 
@@ -80,7 +81,8 @@ def recorded(deployment: Deployment, workload: Workload, plan: MeasurePlan) -> R
     failed = trial.model_copy(
         update={"deployment": too_big(deployment), "outcome": TrialOutcome.OOM, "result": None, "error": "no room"}
     )
-    return RecordedEvaluator([trial, failed])
+    spec = toy_spec(workload=workload, verify_workload=workload, plan=plan, slos=tuple(map(str, SLOS)))
+    return RecordedEvaluator(spec, [trial, failed])
 
 
 def too_big(deployment: Deployment) -> Deployment:
@@ -117,6 +119,7 @@ def test_a_run_says_the_same_things_whoever_made_it(
     assert result.requests > 0
     assert result.failed_requests == 0
     assert result.output_tokens > 0
+    assert result.cached_tokens is not None
     assert result.prompt_tokens >= result.cached_tokens >= 0
     assert [verdict.slo for verdict in result.verdicts] == [str(slo) for slo in SLOS]
     assert all(verdict.over == 0 for verdict in result.verdicts)
@@ -135,6 +138,19 @@ def test_a_recording_repeats_failures_and_makes_nothing_up(
         replay.run(too_big(deployment("qwen3-8b")), workload, plan, SLOS, lambda progress: None)
     with pytest.raises(LaunchError, match="never measured"):
         replay.run(deployment("other"), workload, plan, SLOS, lambda progress: None)
+
+
+@pytest.mark.parametrize("other", ["workload", "measure", "slos"])
+def test_a_recording_answers_its_own_questions_only(
+    other: str, deployment: Named, workload: Workload, plan: MeasurePlan
+) -> None:
+    replay = recorded(deployment("qwen3-8b"), workload, plan)
+    load = workload.model_copy(update={"seed": 9}) if other == "workload" else workload
+    longer = plan.model_copy(update={"window": Seconds(9.0)}) if other == "measure" else plan
+    slos = SLOS[:1] if other == "slos" else SLOS
+    with pytest.raises(ConfigError, match=f"{other} differs from what was recorded"):
+        replay.run(deployment("qwen3-8b"), load, longer, slos, lambda progress: None)
+    assert replay.run(deployment("qwen3-8b"), workload, plan, SLOS, lambda progress: None).replayed
 
 
 def test_an_endpoint_where_nobody_listens_is_a_failed_launch(

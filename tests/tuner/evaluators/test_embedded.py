@@ -25,7 +25,8 @@ from energyopt.core.slo import Slo
 from energyopt.core.study import MeasurePlan
 from energyopt.core.units import Seconds
 from energyopt.core.workload import Workload
-from tuner.evaluators.embedded import EmbeddedEvaluator, kernel_oom_kills
+from tuner.evaluators.embedded import EmbeddedEvaluator
+from tuner.evaluators.oom import KernelKills, oom_kills
 from tuner.ports import Evaluator, Progress, ProgressSink
 
 Deploy = Callable[[str], Deployment]
@@ -85,7 +86,7 @@ def test_a_trial_is_measured_and_its_stages_are_told(run: Run, plan: MeasurePlan
     assert result.requests > 5
     assert result.failed_requests == 0
     assert result.output_tokens > 40
-    assert 0 < result.cached_tokens < result.prompt_tokens
+    assert 0 < (result.cached_tokens or 0) < result.prompt_tokens
     assert [verdict.state for verdict in result.verdicts][1] == "violated"
     assert [verdict.slo for verdict in result.verdicts] == ["ttft:p90<5000ms", "itl:p99<0.001ms"]
     assert result.energy is None
@@ -261,14 +262,27 @@ def test_infinite_latencies_cross_the_pipe(
 def test_kills_by_the_kernel_are_counted_where_it_tells(tmp_path: Path) -> None:
     table = tmp_path / "vmstat"
     table.write_text("nr_free_pages 12\noom_kill 3\nfoo 1\n")
-    assert kernel_oom_kills(table) == 3
+    assert oom_kills(table) == 3
     table.write_text("nr_free_pages 12\n")
-    assert kernel_oom_kills(table) is None
-    assert kernel_oom_kills(tmp_path / "absent") is None
+    assert oom_kills(table) is None
+    assert oom_kills(tmp_path / "absent") is None
+
+
+def test_a_death_is_memory_if_a_count_grew_and_it_was_a_kill(tmp_path: Path) -> None:
+    group = tmp_path / "memory.events"
+    group.write_text("low 0\noom 0\noom_kill 0\n")
+    kills = KernelKills(tmp_path / "absent", [group])
+    assert not kills.explain(-signal.SIGKILL, b"")
+    group.write_text("low 0\noom 1\noom_kill 1\n")
+    assert kills.explain(-signal.SIGKILL, b"")
+    assert kills.explain(137, b"")
+    assert kills.explain(1, b"EngineDeadError: EngineCore died unexpectedly")
+    assert not kills.explain(1, b"ValueError: no such model")
+    assert not KernelKills(tmp_path / "absent", [group]).grew
 
 
 def test_a_sigkill_is_memory_if_the_kernel_killed_for_memory(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([4, 5])
-    monkeypatch.setattr("tuner.evaluators.embedded.kernel_oom_kills", lambda: next(counts))
+    monkeypatch.setattr("tuner.evaluators.oom.oom_kills", lambda file: next(counts) if file.name == "vmstat" else None)
     with pytest.raises(OutOfMemoryError, match="killed by SIGKILL"):
         run("sigkill")

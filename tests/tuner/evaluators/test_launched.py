@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +48,7 @@ class Steady:
 
 
 @contextmanager
-def steady() -> Iterator[Meter]:
+def steady(deployment: Deployment) -> Iterator[Meter]:
     yield Steady()
 
 
@@ -84,6 +83,7 @@ def test_a_trial_launches_waits_for_a_completion_measures_and_ends_everything(
     pid, helper, *words = started.read_text(encoding="utf-8").split()
     limit = "--max-num-seqs" if name == "vllm" else "--max-running-requests"
     assert words[words.index(limit) + 1] == "4"
+    assert ("--enable-prompt-tokens-details" if name == "vllm" else "--enable-cache-report") in words
     assert not alive(int(pid))
     assert not alive(int(helper))
 
@@ -143,13 +143,12 @@ def test_a_program_that_is_not_there_is_a_failed_launch(
 
 
 def test_the_memory_of_the_last_engine_is_waited_for() -> None:
-    free = iter([100, 300, 960])
-    assert await_freed(lambda: next(free), 1000)
-    began = time.monotonic()
-    assert not await_freed(lambda: 100, 1000, patience=Seconds(0.3))
-    assert time.monotonic() - began < 2
-    assert await_freed(lambda: None, 1000)
-    assert await_freed(lambda: 0, None)
+    free = iter([{"host": 980, "gpu": 100}, {"host": 300, "gpu": 990}, {"host": 960, "gpu": 960}, {}])
+    assert await_freed(lambda: next(free), {"host": 1000, "gpu": 1000})
+    assert next(free) == {}  # only now both were back
+    assert not await_freed(lambda: {"host": 1000, "gpu": 100}, {"host": 1000, "gpu": 1000}, patience=Seconds(0.0))
+    assert await_freed(dict, {"host": 1000})
+    assert await_freed(lambda: {"host": 0}, {})
 
 
 class Scripted:

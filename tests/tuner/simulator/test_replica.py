@@ -139,7 +139,7 @@ def test_a_trial_on_the_simulator_reports_what_a_live_one_does_and_says_that_it_
     assert result.energy.sources == (Source.SIMULATED,)
     assert result.feasible
     assert set(result.latencies) == {"ttft", "itl", "tpot", "e2e"}
-    assert result.cached_tokens > 0  # the second turn finds the first
+    assert result.cached_tokens  # the second turn finds the first
     assert result.split is not None
     assert result.split.total == pytest.approx(result.energy.joules)
     assert "simulated" in result.power_reasons[0]
