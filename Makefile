@@ -13,6 +13,8 @@ help:
 	@echo "make check    ruff, mypy strict, import rules"
 	@echo "make build    sdist and wheel"
 	@echo "make long     longer tests of whole programs"
+	@echo "make chaos    faults on whole programs under load (root, for some of them)"
+	@echo "make soak     an hour under load: memory, descriptors and threads stay flat"
 	@echo "make docs     the documentation, in build/site"
 	@echo "make bench    figures: the engine beside transformers, in one run"
 
@@ -33,11 +35,17 @@ run: install
 	$(BIN)/energyopt tune smollm2-135m --quick
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 2 -m "not gpu and not bench and not long" --ignore=tests/kernels
-	$(BIN)/pytest -n 2 -m "not gpu and not bench and not long" tests/kernels  # apart: Triton's interpreter must be on before any import
+	$(BIN)/pytest -n 2 -m "not gpu and not bench and not long and not chaos and not soak" --ignore=tests/kernels
+	$(BIN)/pytest -n 2 -m "not gpu and not bench and not long and not chaos and not soak" tests/kernels  # apart: Triton's interpreter must be on before any import
 
 long: $(VENV)/.dev
 	$(BIN)/pytest -n 2 -m long
+
+chaos: $(VENV)/.dev
+	$(BIN)/pytest -m "chaos and not gpu" tests/chaos
+
+soak: $(VENV)/.dev
+	$(BIN)/pytest -m soak -s tests/chaos
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -62,4 +70,4 @@ bench: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help install run test long check format build docs bench clean
+.PHONY: help install run test long chaos soak check format build docs bench clean
