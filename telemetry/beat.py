@@ -14,7 +14,7 @@ EARLY = 0.25
 
 
 class Beat:
-    """The next due time of one source. ``overruns`` counts beats that had passed before the source was done.
+    """``due`` is when one source is to be read next. ``overruns`` counts beats that had passed before it was done.
 
     Beats lie at multiples of the period of the clock, so that the threads of all sources wake together: eight that
     wake on their own cost two to three times as much.
@@ -23,14 +23,14 @@ class Beat:
     def __init__(self, clock: Clock, period: Seconds) -> None:
         self._clock = clock
         self._period = period
-        self._due = float(clock.now())
+        self.due = float(clock.now())
         self._regular = False
         self.overruns = 0
 
     @property
     def wait(self) -> Seconds:
         """Seconds until due; 0 if it is, to the microsecond."""
-        left = self._due - self._clock.now()
+        left = self.due - self._clock.now()
         return Seconds(left if left > 1e-6 else 0.0)
 
     def advance(self, failures: int) -> None:
@@ -38,10 +38,11 @@ class Beat:
 
         Beats that were missed are not caught up.
         """
-        now = self._clock.now()
+        now, period = self._clock.now(), self._period
         if failures:
-            self._due, self._regular = now + min(MAX_BACKOFF, self._period * 2 ** min(failures, 16)), False
+            self.due, self._regular = now + min(MAX_BACKOFF, period * 2 ** min(failures, 16)), False
             return
-        following = (math.floor(now / self._period + EARLY) + 1) * self._period
-        self.overruns += self._regular and following - self._due > (2 - EARLY) * self._period
-        self._due, self._regular = following, True
+        following = (math.floor(now / period + EARLY) + 1) * period
+        if self._regular and following - self.due > (2 - EARLY) * period:
+            self.overruns += 1
+        self.due, self._regular = following, True

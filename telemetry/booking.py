@@ -8,10 +8,12 @@ sensor, no clock and no hardware, and never books a negative amount.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from energyopt.core.results import Source
 from energyopt.core.units import Joules, Seconds, Watts
@@ -27,6 +29,8 @@ DEFAULT_TICK = 0.1
 """Seconds between counter updates until three were seen; drivers document none, 20-100 ms is usual."""
 MIN_TICK = 0.02
 """Floor of the inferred tick. An inferred 0 makes pollers spin (reference: ml-energy/zeus#261)."""
+INTERVALS = 33
+"""Intervals between updates whose median is the tick."""
 STUCK_TICKS = 20
 PATIENCE = (2.0, 30.0)
 """Bounds in seconds of how long a silent counter is waited for before power is integrated instead."""
@@ -38,8 +42,7 @@ MAX_GAP = 10.0
 """Seconds between two power samples above which what lay between them is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Booking:
+class Booking(NamedTuple):
     """``joules`` were spent from the booking before this one until ``until``.
 
     ``source`` None marks a gap: the energy is unknown, not 0. ``doubt`` is the half-width in joules of what this
@@ -86,7 +89,8 @@ class SampleRules:
         self._integrating = False
         self._suspect: _Suspect | None = None
         self._powers: list[tuple[float, float]] = []
-        self._intervals: deque[float] = deque(maxlen=33)
+        self._intervals: deque[float] = deque()
+        self._ordered: list[float] = []
         self._tick = Seconds(DEFAULT_TICK)
         self._check = CrossCheck()
 
@@ -170,7 +174,7 @@ class SampleRules:
     def _plausible(self, delta: float, at: float) -> bool:
         """The counter's value may be older than its sample by the gap before it, and a tick."""
         since = at - self._changed_at if self._changed_at is not None else 0.0
-        return 0 < delta <= self._limit * (since + self._slack + self.tick)
+        return 0 < delta <= self._limit * (since + self._slack + self._tick)
 
     def _book_change(self, at: float, delta: float) -> list[Booking]:
         if self._integrating:
@@ -193,9 +197,13 @@ class SampleRules:
 
     def _learn_tick(self, interval: float) -> None:
         """Take in the time between two updates. The median is kept, since the tick is asked at every sample."""
-        self._intervals.append(interval)
-        if len(self._intervals) >= 3:
-            self._tick = Seconds(max(MIN_TICK, sorted(self._intervals)[len(self._intervals) // 2]))
+        intervals, ordered = self._intervals, self._ordered
+        intervals.append(interval)
+        insort(ordered, interval)
+        if len(intervals) > INTERVALS:
+            del ordered[bisect_left(ordered, intervals.popleft())]
+        if len(intervals) >= 3:
+            self._tick = Seconds(max(MIN_TICK, ordered[len(ordered) // 2]))
 
     def _doubt(self, at: float, counter: float, gap: float) -> list[Booking]:
         """Hold a fall or an impossible rise until it is confirmed (the counter restarted) or refuted (a glitch)."""

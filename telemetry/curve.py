@@ -18,8 +18,8 @@ from .timeline import NANOJOULES, Timeline
 
 RETENTION = Seconds(900.0)
 """How far back a window may reach."""
-BATCH = 16
-"""Samples that may wait to be booked."""
+BATCH = 128
+"""Samples that may wait to be booked: more than an agent takes between two hand-overs, so that it books them there."""
 MAX_TAIL = 2.0
 """Seconds beyond the last settled energy that a provisional reading may reach."""
 

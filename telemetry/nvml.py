@@ -19,6 +19,7 @@ from energyopt.core.results import Scope, Source
 from energyopt.core.units import Joules, Seconds, Watts, joules_from_millijoules, watts_from_milliwatts
 
 from .nvml_library import (
+    FieldReader,
     Handle,
     NvmlSession,
     close_nvml,
@@ -39,6 +40,10 @@ RELATIVE_ERROR = 0.05
 FIRST_AVERAGING = pynvml.NVML_DEVICE_ARCH_AMPERE
 """From this architecture on nvmlDeviceGetPowerUsage is a mean over a second, but for the GA100 chip."""
 GA100_BOARDS = ("A100", "A30", "A800")
+INSTANT: Literal["instant"] = "instant"
+ENERGY_FIELD = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION
+SAME_COUNTER = 2_000
+"""Millijoules by which two readings of one counter, an instant apart, may differ: 2 kW for a second at most."""
 
 
 def list_gpus() -> tuple[GpuIdentity, ...]:
@@ -74,9 +79,11 @@ class NvmlSource:
             raise SensorUnavailableError(str(error)) from error
 
     def _probe(self, handle: Handle) -> None:
+        self.source = Source.COUNTER
         module = _meters_module(handle)
         self._scope = pynvml.NVML_POWER_SCOPE_MODULE if module else pynvml.NVML_POWER_SCOPE_GPU
         self._averages = _averages(handle)
+        self._fields: FieldReader | None = None
         counts = self._energy(handle) is not None
         if not counts and self._power(handle)[0] is None:
             raise SensorUnavailableError("it tells neither energy nor power (virtual or old GPU).")
@@ -84,14 +91,17 @@ class NvmlSource:
         self.group = module_group(handle) if module else None
         self.max_power = None if module else _max_power(handle)
         self.source = Source.COUNTER if counts else Source.INTEGRATED
+        if counts and not module and _counts_in_field(handle):
+            self._fields = FieldReader(((ENERGY_FIELD, 0), (pynvml.NVML_FI_DEV_POWER_INSTANT, self._scope)))
 
     def read(self) -> Sample:
         """Energy and power now, stamped with the middle of the driver calls."""
         before = self._clock.now()
         try:  # spelt out: this runs ten times a second for each GPU
             handle = self._session.connect()
-            counter = self._energy(handle) if self.source is Source.COUNTER else None
-            power, kind = self._power(handle)
+            counted, drawn = (None, None) if self._fields is None else self._fields.read(handle)
+            counter = self._energy(handle) if counted is None else joules_from_millijoules(counted)
+            power, kind = self._power(handle) if drawn is None else (watts_from_milliwatts(drawn), INSTANT)
         except (pynvml.NVMLError, SensorUnavailableError) as error:
             raise self._session.lost(error) from error
         if counter is None and power is None:
@@ -103,6 +113,8 @@ class NvmlSource:
         self._session.close()
 
     def _energy(self, handle: Handle) -> Joules | None:
+        if self.source is Source.INTEGRATED:
+            return None
         value = optional(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
         return None if value is None else joules_from_millijoules(value)
 
@@ -110,11 +122,18 @@ class NvmlSource:
         """The power of the moment; where only the older call is known, what that one means on this chip."""
         value = optional(lambda: field_value(handle, pynvml.NVML_FI_DEV_POWER_INSTANT, self._scope))
         if value is not None:
-            return watts_from_milliwatts(value), "instant"
+            return watts_from_milliwatts(value), INSTANT
         value = optional(lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
         if value is None:
             return None, None
-        return watts_from_milliwatts(value), "average" if self._averages else "instant"
+        return watts_from_milliwatts(value), "average" if self._averages else INSTANT
+
+
+def _counts_in_field(handle: Handle) -> bool:
+    """True if the counter may be read as a field beside the power, in one call: it must be the same counter."""
+    field = optional(lambda: field_value(handle, ENERGY_FIELD))
+    call = optional(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+    return field is not None and call is not None and abs(field - call) <= SAME_COUNTER
 
 
 def _identity(index: int) -> GpuIdentity | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from ctypes import byref
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -65,6 +66,37 @@ def field_value(handle: Handle, field: int, scope: int = 0) -> int:
     if value.nvmlReturn != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(value.nvmlReturn)
     return field_number(value)
+
+
+class FieldReader:
+    """Several fields of one GPU in one driver call, into memory that is kept: this is what samples ten times a second.
+
+    ``fields`` are pairs of field and scope. Not for two threads at once.
+    """
+
+    def __init__(self, fields: Sequence[tuple[int, int]]) -> None:
+        self._values = (pynvml.c_nvmlFieldValue_t * len(fields))()
+        for value, (field, scope) in zip(self._values, fields, strict=True):
+            value.fieldId, value.scopeId = field, scope
+        self._cells = tuple((value, value.value) for value in self._values)
+        self._at = byref(self._values)
+
+    def read(self, handle: Handle) -> list[int | None]:
+        """The integers, None where a field fails alone. Raises NVMLError if the device is gone or the call fails."""
+        code = pynvml.nvmlLib.nvmlDeviceGetFieldValues(handle, len(self._cells), self._at)
+        if code != pynvml.NVML_SUCCESS:
+            raise pynvml.NVMLError(code)
+        return [_number(field, union) for field, union in self._cells]
+
+
+def _number(field: Any, union: Any) -> int | None:
+    code = field.nvmlReturn
+    if code == pynvml.NVML_SUCCESS:
+        number: int = getattr(union, _MEMBERS.get(field.valueType, "uiVal"))
+        return number
+    if code in LOST:
+        raise pynvml.NVMLError(code)
+    return None
 
 
 def field_number(value: Any) -> int:

@@ -37,6 +37,11 @@ class Reader(ABC):
         """Seconds until the next regular reading."""
         return self._beat.wait
 
+    @property
+    def due(self) -> float:
+        """When the next regular reading is to be, on the clock."""
+        return self._beat.due
+
     def take(self) -> bool:
         """Read once now. False if it failed, if closed, or if another thread is reading, whose reading will do."""
         if self.closed or not self._reading.acquire(blocking=False):
@@ -67,6 +72,8 @@ class Reader(ABC):
     def _take(self) -> bool:
         try:
             self._read()
+            self._failures_in_row, self.failure = 0, None
+            return True
         except SensorError as error:
             self._fail(str(error))
             return False
@@ -74,8 +81,6 @@ class Reader(ABC):
             log.exception("Reading %s raised an unexpected error.", self._what)
             self._fail(f"{type(error).__name__}: {error}")
             return False
-        self._failures_in_row, self.failure = 0, None
-        return True
 
     def _fail(self, words: str) -> None:
         self.errors += 1

@@ -1,26 +1,28 @@
 """Reads every source at a steady rate and feeds its curve.
 
-Each source has a thread of its own, so a driver call that hangs delays no other sensor. A source that fails is asked
-again with growing pauses; its failures are counted and its last words kept.
+Quick sources share a thread; one whose driver call does not return in time gets its own, so that it delays no other
+sensor (see Crew). A source that fails is asked again with growing pauses; its failures are counted and its last words
+kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Event, Thread
 from types import TracebackType
 
 from energyopt.core.clock import Clock
 from energyopt.core.units import Seconds
 
+from .crew import Crew
 from .curve import EnergyCurve
+from .device_channel import PERIOD as STATUS_PERIOD
 from .device_channel import DeviceChannel
 from .ports import PowerSource, Sample, StatusSource
 from .reader import Reader
 
 PERIOD = Seconds(0.05)
-STOP_TIMEOUT = 2.0
-"""Seconds a stop waits for a driver call in progress; the thread is a daemon and ends with the process."""
+GRACE = 0.25
+"""Share of a period after which a reading is slow."""
 
 
 class Channel(Reader):
@@ -70,9 +72,9 @@ class Sampler:
         self._period = period
         self.channels: tuple[Channel, ...] = ()
         self.devices: tuple[DeviceChannel, ...] = ()
-        self._stop = Event()
         self._started = False
-        self._threads: list[Thread] = []
+        self._sensors = Crew("energy", clock, period=period, grace=GRACE * period)
+        self._looks = Crew("status", clock, period=STATUS_PERIOD, grace=GRACE * STATUS_PERIOD)
         self.add(sources, statuses)
 
     @property
@@ -85,28 +87,22 @@ class Sampler:
 
     def start(self) -> None:
         """Begin to sample. Idempotent."""
-        if self._started:
-            return
         self._started = True
-        self._stop.clear()
-        for channel in self._all:
-            self._start(channel)
+        self._sensors.start()
+        self._looks.start()
 
     def add(self, sources: Sequence[PowerSource], statuses: Sequence[StatusSource]) -> None:
         """Take on further sensors and devices; they run if the others do."""
         channels = [Channel(source, self._clock, self._period) for source in sources]
         devices = [DeviceChannel(source, self._clock) for source in statuses]
         self.channels, self.devices = (*self.channels, *channels), (*self.devices, *devices)
-        added: tuple[Channel | DeviceChannel, ...] = (*channels, *devices)
-        for channel in added if self._started else ():
-            self._start(channel)
+        self._sensors.add(channels)
+        self._looks.add(devices)
 
     def stop(self) -> None:
         """End the threads; curves stay readable. Idempotent."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(STOP_TIMEOUT)
-        self._threads.clear()
+        self._sensors.stop()
+        self._looks.stop()
         self._started = False
 
     def __enter__(self) -> Sampler:
@@ -130,14 +126,3 @@ class Sampler:
             channel.take()
             channel.keep_pace()
         return len(due)
-
-    def _start(self, channel: Channel | DeviceChannel) -> None:
-        name = f"energyopt-sensor-{len(self._threads)}"
-        thread = Thread(target=self._run, args=(channel,), name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _run(self, channel: Channel | DeviceChannel) -> None:
-        while not self._stop.wait(channel.wait):
-            channel.take()
-            channel.keep_pace()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 from energyopt.core.results import Source
 
@@ -14,8 +14,7 @@ NANOJOULES = 1_000_000_000
 _AT = attrgetter("at")
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """Energy since the beginning at ``at``; ``source`` and the growth of ``doubt`` belong to the segment before it."""
 
     at: float
@@ -32,6 +31,7 @@ class Timeline:
 
     def __init__(self, retention: float) -> None:
         self._retention = retention
+        self._oldest = 1.1 * retention
         self._points: list[Point] = []
         self.by_source: dict[Source, int] = {}
 
@@ -50,19 +50,21 @@ class Timeline:
 
     def extend(self, booking: Booking) -> None:
         """Append a segment that ends at ``booking.until``; one that ends no later than the last point is merged."""
-        last = self._points[-1] if self._points else None
-        if last is None:
-            self._points.append(Point(booking.until, 0, booking.source, 0.0))
+        until, joules, source, doubt = booking
+        points = self._points
+        if not points:
+            points.append(Point(until, 0, source, 0.0))
             return
-        grown = max(0, round(booking.joules * NANOJOULES))
-        nanojoules = last.nanojoules + grown
-        if booking.source is not None:
-            self.by_source[booking.source] = self.by_source.get(booking.source, 0) + grown
-        if booking.until <= last.at:
-            self._points[-1] = Point(last.at, nanojoules, last.source, last.doubt + booking.doubt)
+        last_at, nanojoules, last_source, last_doubt = points[-1]
+        grown = max(0, round(joules * NANOJOULES))
+        if source is not None:
+            self.by_source[source] = self.by_source.get(source, 0) + grown
+        if until <= last_at:
+            points[-1] = Point(last_at, nanojoules + grown, last_source, last_doubt + doubt)
             return
-        self._points.append(Point(booking.until, nanojoules, booking.source, last.doubt + booking.doubt))
-        self._forget(booking.until - self._retention)
+        points.append(Point(until, nanojoules + grown, source, last_doubt + doubt))
+        if points[0].at < until - self._oldest:
+            self._forget(until - self._retention)
 
     def at(self, time: float) -> int:
         """Nanojoules at a time inside the span, which the caller has checked."""
@@ -98,7 +100,5 @@ class Timeline:
 
     def _forget(self, before: float) -> None:
         """Drop points in bulk, so that the cost per sample stays constant; keep one at or before the limit."""
-        if self._points[0].at >= before - 0.1 * self._retention:
-            return
         keep = bisect_right(self._points, before, key=_AT) - 1
         del self._points[: max(0, keep)]

@@ -22,14 +22,25 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory that holds the stub as ``libnvidia-ml.so.1``."""
+    directory = tmp_path_factory.mktemp("nvml")
+    _build_nvml(directory / "libnvidia-ml.so.1", "-Wl,-soname,libnvidia-ml.so.1")
+    return directory
+
+
+@pytest.fixture(scope="session")
+def nameless_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stub for this very process: without the driver's name, or whoever opens the driver later would get it."""
+    target = tmp_path_factory.mktemp("nameless") / "nvmlstub.so"
+    _build_nvml(target)
+    return target
+
+
+def _build_nvml(target: Path, *flags: str) -> None:
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler: the stub driver cannot be built")
-    directory = tmp_path_factory.mktemp("nvml")
-    target = directory / "libnvidia-ml.so.1"
-    flags = ["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
-    subprocess.run([compiler, *flags, "-o", str(target), str(STUBS / "nvmlstub.c")], check=True, timeout=60)
-    return directory
+    command = [compiler, "-O1", "-Wall", "-Werror", "-shared", "-fPIC", *flags]
+    subprocess.run([*command, "-o", str(target), str(STUBS / "nvmlstub.c")], check=True, timeout=60)
 
 
 @pytest.fixture(scope="session")

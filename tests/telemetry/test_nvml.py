@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pynvml
 import pytest
 
 from energyopt.core.clock import FakeClock
@@ -17,16 +18,44 @@ Run = Callable[[str], Any]
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 
 
-def test_without_a_driver_the_reason_is_named() -> None:
-    try:
+def test_without_a_driver_the_reason_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On any machine, whatever it has: the loader finds no library, as ctypes tells it."""
+
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(pynvml, "CDLL", missing)
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    with pytest.raises(SensorUnavailableError, match=r"libnvidia-ml.so.1 is not installed"):
         list_gpus()
-    except SensorUnavailableError:
-        with pytest.raises(SensorUnavailableError, match=r"libnvidia-ml.so.1|NVML code"):
-            list_gpus()
-        with pytest.raises(SensorUnavailableError, match="cannot be read"):
-            NvmlSource(FakeClock(), UUID)
-    else:
-        pytest.skip("this machine has an NVIDIA driver")
+    with pytest.raises(SensorUnavailableError, match="cannot be read"):
+        NvmlSource(FakeClock(), UUID)
+
+
+def test_energy_and_power_are_read_in_one_driver_call(in_stub: Run) -> None:
+    """The counter as a field, where it is the counter of the older call; else, and where it fails, that call."""
+    found = in_stub(f"""
+        from telemetry.nvml import NvmlSource
+
+        gpu, source = state.gpus[0], NvmlSource(clock, "{UUID}")
+        before = [gpu.count("handle"), gpu.count("energy"), gpu.count("power")]
+        clock.sleep(0.3)
+        sample = source.read()
+        calls = [gpu.count("handle"), gpu.count("energy"), gpu.count("power")]
+        gpu.fail("fields", 3)
+        older = source.read()
+        gpu.fail("fields", 0)
+        state.field_offset_mj = 5_000_000
+        apart = NvmlSource(clock, "{UUID}").read()
+        answer([[b - a for a, b in zip(before, calls)], sample.counter, sample.power, sample.kind,
+                older.counter, older.power, older.kind, apart.counter])
+    """)
+    calls, counter, power, kind, older, mean, average, apart = found
+    assert calls == [1, 1, 0]  # one call, in which the counter was asked once
+    assert (counter, power, kind) == (pytest.approx(5000.0 + 90.0), 300.0, "instant")
+    assert (older, mean, average) == (counter, 290.0, "average")
+    assert apart == counter, "a field that is another counter is not used"
 
 
 def test_energy_of_a_minute_with_lost_samples_and_power_steps_is_exact_to_half_a_percent(in_stub: Run) -> None:

@@ -34,7 +34,7 @@ class Subject(NamedTuple):
 
 
 @pytest.fixture
-def nvml(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvmlLimits:
+def nvml(nameless_nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvmlLimits:
     """The real binding over a copy of the stub of its own, loaded into this process for this test."""
     spec = importlib.util.spec_from_file_location("nvmlstub", STUBS / "nvmlstub.py")
     assert spec is not None
@@ -42,7 +42,7 @@ def nvml(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     stub: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(stub)
     stub.create(tmp_path / "nvml.state")
-    shutil.copy(nvml_library / "libnvidia-ml.so.1", tmp_path / "own.so")
+    shutil.copy(nameless_nvml, tmp_path / "own.so")
     monkeypatch.setenv("NVMLSTUB_STATE", str(tmp_path / "nvml.state"))
     monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(tmp_path / "own.so")))
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})

@@ -80,6 +80,7 @@ class State(ctypes.Structure):
         ("init_rc", ctypes.c_int32),
         ("init_calls", ctypes.c_uint32),
         ("epoch", ctypes.c_uint32),
+        ("field_offset_mj", ctypes.c_uint32),
         ("gpus", Gpu * MAX_GPUS),
     )
 
