@@ -25,6 +25,7 @@ from energyopt.core.errors import EngineDeadError, RequestError
 from .journey import BROKEN, Journey
 from .legs import legs_of
 from .pages import CONTENT_TYPE, merged_page
+from .through import Through
 from .workers import Pools, Role, Worker
 
 MAX_BODY = 32 << 20
@@ -122,18 +123,17 @@ class PoolsFront:
                 journey.close()
 
     async def _pass(self, request: Request) -> Response:
-        """What no pool is needed for: to an engine that is up."""
+        """What no pool is needed for: to an engine that is up, whose answer comes back as it comes."""
         body = await request.body()
-        with self.pools.leg(Role.DECODE, fallback=True) as worker:
-            if worker is None:
-                raise EngineDeadError("No engine is up; the request can be sent again.")
-            url, headers = f"{worker.url}{_path(request)}", _headers(request)
-            try:
-                async with self._session.request(request.method, url, data=body or None, headers=headers) as answer:
-                    return Response(await answer.read(), answer.status, _back(answer.headers))
-            except BROKEN as error:
-                self.pools.shun(worker)
-                raise EngineDeadError("The engine broke off; the request can be sent again.") from error
+        worker = self.pools.any_up()
+        if worker is None:
+            raise EngineDeadError("No engine is up; the request can be sent again.")
+        try:
+            answer = await until_disconnect(request.receive, self._ask(worker, request, body))
+        except BROKEN as error:
+            self.pools.shun(worker)
+            raise EngineDeadError("The engine broke off; the request can be sent again.") from error
+        return Through(answer, _back(answer.headers))
 
     async def _reset(self, request: Request) -> Response:
         """Every engine forgets; the answer is by engine."""
@@ -141,11 +141,14 @@ class PoolsFront:
         for worker in self.pools.workers:
             if worker.url is not None:
                 url = f"{worker.url}{_path(request)}"
-                async with self._session.post(url, headers=_headers(request)) as answer:
-                    raw = await answer.read()
-                    if answer.status != 200:
-                        return Response(raw, answer.status, _back(answer.headers))
-                    answers[worker.name] = from_json(raw)
+                try:
+                    async with self._session.post(url, headers=_headers(request)) as answer:
+                        raw = await answer.read()
+                except BROKEN as error:
+                    raise EngineDeadError(f"{worker.name} broke off; the request can be sent again.") from error
+                if answer.status != 200:
+                    return Response(raw, answer.status, _back(answer.headers))
+                answers[worker.name] = from_json(raw)
         return _json(answers)
 
     async def _health(self, _: Request) -> Response:
@@ -175,10 +178,23 @@ class PoolsFront:
         if scheme.lower() != "bearer" or not hmac.compare_digest(sent, self._operator_key.encode()):
             raise UnauthorizedError("Changing the pools takes the operator's key: 'Authorization: Bearer KEY'.")
 
+    async def _ask(self, worker: Worker, request: Request, body: bytes) -> aiohttp.ClientResponse:
+        url = f"{worker.url}{_path(request)}"
+        return await self._session.request(request.method, url, data=body or None, headers=_headers(request))
+
+    async def status_of(self, url: str, path: str, patience: float) -> int | None:
+        """What an engine answers to a GET in so many seconds; None if nothing."""
+        try:
+            async with self._session.get(f"{url}{path}", timeout=aiohttp.ClientTimeout(total=patience)) as answer:
+                await answer.read()
+                return answer.status
+        except BROKEN:
+            return None
+
     async def _text(self, worker: Worker, path: str) -> str | None:
         try:
             async with self._session.get(f"{worker.url}{path}", timeout=_SCRAPE) as answer:
-                return await answer.text()
+                return (await answer.read()).decode(errors="replace")
         except BROKEN:  # it restarts: its series are absent meanwhile
             return None
 

@@ -30,8 +30,16 @@ PATIENCE = 180.0
 """Seconds that a request waits for an engine to come back, tries included."""
 
 _PREFILL_TRIES = 2
+_MOST_LOST = 6
+"""Engines that one request may lose on its way: one that kills whatever computes it must not go through them all for as
+long as ``PATIENCE``."""
+
+_MOST_SICK = 3
+"""Answers of engines' own faults before one of them is passed on: this request may be what they cannot do."""
 _LOOK_AGAIN = 0.05
-_SICK = (500, 502, 504)
+_SICK = (500, 502, 503, 504)
+_DEAD = 503
+"""What an engine says that has no place, or has died and is not replaced yet: the next try goes to another."""
 BROKEN = (aiohttp.ClientError, ConnectionError, asyncio.TimeoutError, StreamBrokeError)
 
 DIFFERS = (
@@ -67,6 +75,7 @@ class Journey:
         self._leg = ExitStack()
         self._response: aiohttp.ClientResponse | None = None
         self._worker: Worker | None = None
+        self._lost = self._sick = 0
 
     @property
     def status(self) -> int:
@@ -93,7 +102,9 @@ class Journey:
         while True:
             try:
                 assert self._response is not None  # ``open`` came first
-                return await self._response.read()
+                raw = await self._response.read()
+                self._served()
+                return raw
             except BROKEN as error:
                 await self._broke(error)
                 await self.open()
@@ -108,6 +119,7 @@ class Journey:
                     if passed := replay.feed(data):
                         yield passed
                 replay.end()
+                self._served()
                 return
             except StreamDiffersError:
                 self._counts["differs"] += 1
@@ -144,7 +156,10 @@ class Journey:
                     self._counts["prefill_retries"] += 1
                     continue
                 self._counts["prefill_legs"] += 1
-                return _offer(raw) if response.status == 200 else None
+                if response.status != 200:
+                    return None
+                self._pools.served(worker, Role.PREFILL)
+                return _offer(raw)
         self._counts["prefill_left_out"] += 1
         return None
 
@@ -161,8 +176,15 @@ class Journey:
         self._counts["decode_legs"] += 1
         response = await self._session.post(f"{worker.url}{self._path}", data=body, headers=self._sent)
         self._response = response
-        if response.status in _SICK:
+        if response.status in _SICK and self._sick < _MOST_SICK:
+            self._sick += 1
+            if response.status == _DEAD:
+                self._pools.shun(worker)
             raise StreamBrokeError(f"it answered {response.status}")
+
+    def _served(self) -> None:
+        if self._worker is not None and self.status == 200:
+            self._pools.served(self._worker, Role.DECODE)
 
     async def _broke(self, error: Exception) -> None:
         name = "" if self._worker is None else self._worker.name
@@ -171,6 +193,9 @@ class Journey:
         if self._worker is not None and not isinstance(error, StreamBrokeError):
             self._pools.shun(self._worker)
         self.close()
+        self._lost += not isinstance(error, aiohttp.ClientConnectorError)  # it was gone before it had the request
+        if self._lost >= _MOST_LOST:
+            raise EngineDeadError(f"{self._lost} engines broke off this request one after the other; it is given up.")
         self._check_patience("The engine that answered was lost.")
         await asyncio.sleep(_LOOK_AGAIN)
 

@@ -33,12 +33,16 @@ class Role(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One engine; ``url`` is None while it is down. ``legs`` that it has now, by role, and ``served`` so far."""
+    """One engine; ``url`` is None while it is down.
+
+    ``legs`` that it has now, by role; ``served`` are those that came to a good end, ``given`` all that it ever got.
+    """
 
     name: str
     role: Role
     url: str | None = None
     shunned_until: float = 0.0
+    given: int = 0
     legs: Counter[Role] = field(default_factory=Counter)
     served: Counter[Role] = field(default_factory=Counter)
 
@@ -89,13 +93,23 @@ class Pools:
             worker = self._least(role) or (self._least(role.other) if fallback else None)
             if worker is not None:
                 worker.legs[role] += 1
+                worker.given += 1
         try:
             yield worker
         finally:
             if worker is not None:
                 with self._lock:
                     worker.legs[role] -= 1
-                    worker.served[role] += 1
+
+    def served(self, worker: Worker, role: Role) -> None:
+        """A leg came to a good end. What was refused, broken off or left alone says nothing of an engine's rate."""
+        with self._lock:
+            worker.served[role] += 1
+
+    def any_up(self) -> Worker | None:
+        """An engine for what is no leg, such as a list of models: it has none more for it."""
+        with self._lock:
+            return self._least(Role.DECODE) or self._least(Role.PREFILL)
 
     def resize(self, prefill: int) -> tuple[str, ...]:
         """Let so many engines prefill and the others decode; the names of those whose role changes.
@@ -117,4 +131,4 @@ class Pools:
     def _least(self, role: Role) -> Worker | None:
         now = self._clock.now()
         fit = [w for w in self._workers.values() if w.role is role and w.url is not None and w.shunned_until <= now]
-        return min(fit, key=lambda w: (w.legs.total(), w.served.total()), default=None)
+        return min(fit, key=lambda w: (w.legs.total(), w.given), default=None)

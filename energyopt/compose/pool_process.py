@@ -23,6 +23,7 @@ _READY = re.compile(r"serving on (http://\S+)/v1")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 20.0
 """Seconds between an end and the next start, doubled while starts fail."""
 
+_NO_PROCESS = 71  # EX_OSERR
 _SETTLED = 30.0
 """Seconds after which a process that ends is no failed start."""
 
@@ -74,6 +75,12 @@ class PoolProcess:
         if self._child is not None:
             self._child.terminate()
 
+    def replace(self, why: str) -> None:
+        """End a process that is of no use any more; another is started in its place."""
+        logger.warning("%s %s, so it is replaced.", self.name, why)
+        if self._child is not None:
+            self._child.kill()
+
     def join(self, timeout: float) -> None:
         """Wait for the end, and kill what does not end by itself."""
         self._thread.join(timeout)
@@ -84,7 +91,7 @@ class PoolProcess:
     def _keep(self) -> None:
         pause = _FIRST_PAUSE
         while not self._stopping.is_set():
-            began, code = self._clock.now(), self._run()
+            began, code = self._clock.now(), self._lived()
             if self._stopping.is_set():
                 break
             said = " ".join(word for word in self._words if word) or "nothing"
@@ -96,6 +103,14 @@ class PoolProcess:
             self._stopping.wait(pause)
         self.ready.set()
 
+    def _lived(self) -> int:
+        """As ``_run``; where no process can be started now, that is a failed start like any other."""
+        try:
+            return self._run()
+        except OSError as error:
+            self._words.append(f"no process could be started: {error}")
+            return _NO_PROCESS
+
     def _run(self) -> int:
         """One life of the process; its exit code. A session of its own keeps Ctrl-C for the parent."""
         self.starts += 1
@@ -105,10 +120,13 @@ class PoolProcess:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
             env=self._environment,
             start_new_session=True,
         ) as child:
             self._child = child
+            if self._stopping.is_set():  # asked for while it was being started
+                child.terminate()
             try:
                 assert child.stdin is not None and child.stderr is not None  # noqa: PT018  as asked for above
                 try:

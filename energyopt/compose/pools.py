@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 
 from api.pools.app import PoolsFront
 from api.pools.balance import Balancer
+from api.pools.pulse import SILENCE, Pulse
 from api.pools.workers import Pools, Role
 from api.serve import Server, bind
 from energyopt.core.clock import Clock, MonotonicClock
@@ -29,8 +31,13 @@ from .pool_process import ENGINE, PoolProcess
 from .power import power_controller, put_back_left
 from .service import Notify, ServeRequest
 
+logger = logging.getLogger(__name__)
+
 GRACE = Seconds(30.0)
 _END_SECONDS = 15.0
+
+Beside = Callable[[], Coroutine[Any, Any, None]]
+"""Work beside the requests, until it is cancelled."""
 
 
 class PoolsRequest(Config):
@@ -58,10 +65,14 @@ def run_pools(request: PoolsRequest, notify: Notify) -> None:
 
 
 class PoolService:
-    """The processes and the front. ``command`` is another program for the engines than the usual one."""
+    """The processes and the front. ``command`` is another program for the engines than the usual one; one of them that
+    says nothing for ``silence`` seconds is replaced."""
 
-    def __init__(self, request: PoolsRequest, notify: Notify, command: Sequence[str] = ENGINE) -> None:
+    def __init__(
+        self, request: PoolsRequest, notify: Notify, command: Sequence[str] = ENGINE, *, silence: float = SILENCE
+    ) -> None:
         self._request = request
+        self._silence = silence
         self._notify = notify
         self._clock: Clock = MonotonicClock()
         self._server: _PoolServer | None = None
@@ -100,7 +111,7 @@ class PoolService:
             host, port = listener.getsockname()[:2]
             ready = f"serving on http://{host}:{port}/v1 (stop with Ctrl-C)"
             self._server = _PoolServer(
-                self.front, abort=self._stop, on_ready=lambda: self._notify(ready), balancer=self._balancer()
+                self.front, abort=self._stop, on_ready=lambda: self._notify(ready), beside=self._beside()
             )
             self._server.run(sockets=[listener])
         finally:
@@ -113,11 +124,14 @@ class PoolService:
         if self._server is not None:
             self._server.stop()
 
-    def _balancer(self) -> Balancer | None:
-        """None unless roles shall follow the load."""
-        if self._request.rebalance == "off":
-            return None
-        return Balancer(self.front, self._clock, self._request.serve.engine.max_num_seqs)
+    def _beside(self) -> list[Beside]:
+        """What runs beside the requests: a watch over the engines and, if roles shall follow the load, the balancer."""
+        processes = {process.name: process for process in self.processes}
+        watch = Pulse(self.front, self._clock, lambda name, why: processes[name].replace(why), silence=self._silence)
+        work: list[Beside] = [watch.run]
+        if self._request.rebalance == "auto":
+            work.append(Balancer(self.front, self._clock, self._request.serve.engine.max_num_seqs).run)
+        return work
 
     def _start(self) -> None:
         self._notify(f"starting {len(self.processes)} engines ...")
@@ -146,7 +160,7 @@ class PoolService:
 
 
 class _PoolServer(Server):
-    """Runs the balancer beside the requests, and ends the front's connections in the loop that made them."""
+    """Runs what is beside the requests, and ends the front's connections in the loop that made them."""
 
     def __init__(
         self,
@@ -154,26 +168,34 @@ class _PoolServer(Server):
         *,
         abort: Callable[[], None],
         on_ready: Callable[[], None],
-        balancer: Balancer | None,
+        beside: Sequence[Beside],
     ) -> None:
         super().__init__(front.app, grace=GRACE, abort=abort, on_ready=on_ready)
         self._front = front
-        self._balancer = balancer
-        self._balancing: asyncio.Task[None] | None = None
+        self._beside = beside
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self._balancer is not None:
-            self._balancing = asyncio.create_task(self._balancer.run())
+        for work in self._beside:
+            task = asyncio.create_task(work())
+            task.add_done_callback(_report)
+            self._tasks.append(task)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             await super().shutdown(sockets)
         finally:
-            if self._balancing is not None:
-                self._balancing.cancel()
-                await asyncio.gather(self._balancing, return_exceptions=True)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._front.close()
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """A task beside the requests that fails is a fault of ours: said in the log, since nobody awaits it."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("A task beside the pools ended: %s", error, exc_info=error)
 
 
 class WorkerPlan:

@@ -164,8 +164,13 @@ class Exchange:
         for offer in tuple(self._held.values()):
             self.drop(offer)
         self._leaving.set()
-        for peer in self._peers.values():
-            peer.close(_CLOSE_PATIENCE)
+        with self._lock:
+            peers = tuple(self._peers.values())
+        for peer in peers:
+            peer.end()
+        until = time.monotonic() + _CLOSE_PATIENCE  # for all together: peers that are gone answer nobody
+        for peer in peers:
+            peer.close(max(0.0, until - time.monotonic()))
         self._on_close()
 
     def _peer(self, offer: Offer) -> Peer:

@@ -6,6 +6,7 @@ Apart, because a heartbeat must not wait behind a fetch, nor one peer's blocks b
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from ..kv.lane import LOAD, STORE, Job, Lane
@@ -54,11 +55,18 @@ class Peer:
 
         self._messages.submit(release, LOAD)
 
+    def end(self) -> None:
+        """Let both threads end after what is queued, with their connections; ``close`` waits for it."""
+        for lane, last in ((self._fetches, self._close_source), (self._messages, self._close_control)):
+            lane.submit(last, STORE)
+            lane.close(0.0)
+
     def close(self, timeout: float) -> None:
-        """End both threads after what is queued, and the connections."""
-        for lane, end in ((self._fetches, self._close_source), (self._messages, self._close_control)):
-            lane.submit(end, STORE)
-            if not lane.close(timeout):
+        """``end``, and wait for it so many seconds."""
+        self.end()
+        until = time.monotonic() + timeout
+        for lane in (self._fetches, self._messages):
+            if not lane.close(max(0.0, until - time.monotonic())):
                 logger.warning("KV transfers with engine %s did not come to an end within %g s.", self._name, timeout)
 
     def _renew(self) -> None:

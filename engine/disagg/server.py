@@ -16,9 +16,10 @@ import secrets
 import socket
 import struct
 import threading
+import time
 
 from energyopt.core.clock import Clock
-from energyopt.core.errors import ConfigError
+from energyopt.core.errors import ConfigError, EngineError
 
 from .errors import HandOverError, Reason
 from .lender import Lender
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 MOST_CONNECTIONS = 128
 GREETING, ANSWER, IDLE = 5.0, 30.0, 120.0
 """Seconds for the greeting, for an answer to be taken, and between questions."""
+
+BREATH = 0.05
+"""Seconds before the next attempt after a connection could not be taken."""
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -111,17 +115,39 @@ class BlockServer:
     def _accept(self) -> None:
         while True:
             self._places.acquire()
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # closed
-                return
+            connection = self._next()
             with self._lock:
                 closed = self._closed
-                self._open.add(connection)
+                if connection is not None and not closed:
+                    self._open.add(connection)
             if closed:
-                connection.close()
+                if connection is not None:
+                    connection.close()
                 return
+            if connection is None or not self._begin(connection):
+                self._places.release()
+                time.sleep(BREATH)
+
+    def _next(self) -> socket.socket | None:
+        """Who comes next; None if the listener is closed, or if the system is short of something for a moment."""
+        try:
+            return self._listener.accept()[0]
+        except OSError as error:
+            if not self._closed:
+                logger.warning("A connection for KV blocks could not be taken: %s.", error)
+            return None
+
+    def _begin(self, connection: socket.socket) -> bool:
+        """Serve a connection on a thread of its own; False if there is none to be had."""
+        try:
             threading.Thread(target=self._serve, args=(connection,), name="kv-lend-one", daemon=True).start()
+        except RuntimeError as error:  # what threading raises when the system gives no thread
+            logger.warning("A connection for KV blocks could not be served: %s.", error)
+            with self._lock:
+                self._open.discard(connection)
+            connection.close()
+            return False
+        return True
 
     def _serve(self, connection: socket.socket) -> None:
         channel, region = Channel(connection, self._clock), _Region(self._lender.block_bytes)
@@ -133,6 +159,8 @@ class BlockServer:
         except HandOverError as error:
             if error.reason is not Reason.UNREACHABLE:
                 logger.debug("A connection for KV blocks ends: %s", error)
+        except EngineError as error:  # of what reads the blocks: a rank that is gone, and the engine soon with it
+            logger.warning("KV blocks could not be lent: %s", error)
         finally:
             region.close()
             channel.close()

@@ -188,7 +188,7 @@ class ParallelRunner:
         if self._crew is not None:
             self._crew.close()
             self._crew = None
-            self._wiring.memory.close()
+        self._wiring.memory.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property

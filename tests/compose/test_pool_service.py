@@ -115,6 +115,20 @@ async def test_killed_engines_cost_time_and_nothing_else(client: httpx.AsyncClie
     assert await ask(client, 0) == expected[0]
 
 
+async def test_an_engine_that_stands_still_is_replaced(client: httpx.AsyncClient, running: Running) -> None:
+    """What waits for it is answered by others, as after a death."""
+    expected = [await ask(client, number, 40) for number in range(4)]
+    pid = running.pid("decode-0")
+    os.kill(pid, signal.SIGSTOP)
+    tasks = [asyncio.create_task(ask(client, number, 40, stream=number % 2 == 0)) for number in range(4)]
+    (process,) = (one for one in running.service.processes if one.name == "decode-0")
+    await asyncio.sleep(0.1)
+    process.replace("has said nothing")
+    assert [await task for task in tasks] == expected
+    await until(client, lambda worker: bool(worker["up"]))
+    assert running.pid("decode-0") != pid
+
+
 async def test_roles_change_under_load_without_a_lost_request(client: httpx.AsyncClient, running: Running) -> None:
     """1P2D to 2P1D and back while twelve clients wait."""
     expected = [await ask(client, number, 60) for number in range(4)]

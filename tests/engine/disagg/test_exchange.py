@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,8 +18,11 @@ from energyopt.core.records import FinishReason
 from energyopt.core.units import Bytes
 from engine.batch import CacheShape
 from engine.disagg.assembly import open_exchange
-from engine.disagg.exchange import Exchange
+from engine.disagg.errors import HandOverError, Reason
+from engine.disagg.exchange import Address, Exchange
+from engine.disagg.leases import LeaseBook
 from engine.disagg.params import Lend, Offer, Transfer
+from engine.disagg.ports import Ask, Piece
 from engine.fake import FakeRunner, FakeTokenizer
 from engine.fake_mover import FakeMover
 from engine.front import EngineFront
@@ -177,3 +181,36 @@ def test_an_address_that_tells_peers_nothing_is_refused() -> None:
         Node(transport="tcp", host="0.0.0.0")
     with pytest.raises(ValueError, match="transport mooncake needs pool"):
         KvTransferConfig(transport="mooncake")
+
+
+class Wedged:
+    """A way to a peer that takes every message and answers none, until it is let go."""
+
+    def __init__(self, free: threading.Event) -> None:
+        self._free = free
+
+    def fetch(self, ask: Ask) -> list[Piece]:
+        raise HandOverError(Reason.GONE, "There are none.")
+
+    def renew(self, offer: Offer) -> None:
+        self._free.wait(20)
+
+    release = renew
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_peers_that_do_not_answer_hold_the_end_up_once_not_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.disagg.exchange._CLOSE_PATIENCE", 0.2)
+    clock, free = MonotonicClock(), threading.Event()
+    mover = FakeMover(FakeRunner(CacheShape(BLOCKS, 16, Bytes(128))), "fake")
+    exchange = Exchange(mover, clock, LeaseBook(clock), Address("a" * 32), lambda offer: Wedged(free))
+    for number in range(12):
+        offer = Offer(f"{number:032x}", f"{number:032x}", "127.0.0.1", 1, "fake", 16, ((0,),))
+        exchange.hold(offer)
+        exchange.drop(offer)
+    start = time.monotonic()
+    exchange.close()
+    assert time.monotonic() - start < 1.2
+    free.set()

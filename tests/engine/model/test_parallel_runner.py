@@ -266,6 +266,18 @@ def test_a_rank_that_cannot_load_says_why(config: EngineConfig, tmp_path: Path) 
         ParallelRunner(opened, broken, FakeClock(), hire=ThreadCrew)
 
 
+def test_ranks_that_cannot_be_started_leave_no_memory_behind(config: EngineConfig) -> None:
+    held: list[SharedMemory] = []
+
+    def hire(names: Sequence[str], memory: SharedMemory) -> Any:
+        held.append(memory)
+        raise EngineError("A rank could not be started.")
+
+    with pytest.raises(EngineError, match="could not be started"):
+        spread(config, hire, tp=2)
+    assert [memory.fd for memory in held] == [-1]
+
+
 class Hired:
     """Starts processes and remembers their ids."""
 
