@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from energyopt.core.clock import Clock
 from energyopt.core.config import EngineConfig
-from energyopt.core.errors import EngineError
+from energyopt.core.errors import DeadlineError, EngineError, OverloadedError
 from energyopt.core.records import RequestRecord, StepRecord
 
 from .backlog import Turnover
@@ -37,8 +37,8 @@ from .speculative.assembly import drafts_for
 from .speculative.depth import EnergyBetween
 from .stream import Stream
 from .structured.llg import LlGuides
-from .structured.ports import GuideMaker
-from .structured.shelf import GuideShelf
+from .structured.ports import Guide, GuideMaker, GuideSpec
+from .structured.shelf import PATIENCE, GuideShelf
 from .validate import check_request
 
 _LONG_PROMPT = 32_768
@@ -127,7 +127,7 @@ class EngineFront:
         else:
             self._coordinator.name(request)
         if params.guide is not None:
-            request.guide = await self._guides.guide(params.guide)
+            request.guide = await self._guide(params.guide, request)
         self._intake.submit(stream)
         try:
             ended = False
@@ -137,6 +137,17 @@ class EngineFront:
                 yield output
         finally:
             self._intake.abort(stream)
+
+    async def _guide(self, spec: GuideSpec, request: Request) -> Guide:
+        """What its answer is to follow. Raises DeadlineError where the request has no time left to wait for that."""
+        limit = request.params.timeout
+        try:
+            return await self._guides.guide(spec, PATIENCE if limit is None else min(PATIENCE, limit))
+        except OverloadedError as error:
+            if limit is not None and self._clock.now() >= request.arrival + limit:
+                message = f"The request had no token within its time limit of {limit:g} s: {error.message}"
+                raise DeadlineError(message) from error
+            raise
 
     def abort(self, request_id: str) -> None:
         """End a request within one step; an unknown id is ignored."""

@@ -8,6 +8,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
 from .ports import GuideError, GuideSpec
+from .written_out import MAX_REPEATED, grammar_signs, repeated_signs, texts_of
 
 MAX_SOURCE = 256 * 2**10
 """Characters of a schema, expression or grammar: more than any that a person wrote."""
@@ -22,20 +23,35 @@ _ANY_OBJECT = '{"type": "object"}'
 
 def grammar_of(spec: GuideSpec) -> str:
     """Raises GuideError for a source that is too large or of the wrong shape; the grammar itself is not checked."""
+    where = spec.field
     if len(spec.source) > MAX_SOURCE:
-        raise GuideError(
-            f"{spec.field} has {len(spec.source)} characters: at most {MAX_SOURCE} are allowed.", param=spec.field
-        )
+        message = f"{where} has {len(spec.source)} characters: at most {MAX_SOURCE} are allowed."
+        raise GuideError(message, param=where)
     try:
+        repeated = _repeated(spec)
+        if repeated > MAX_REPEATED:
+            raise ValueError(f"its repetitions come to {repeated} signs, and {MAX_REPEATED} are allowed")
         return _grammar(spec)
-    except (ValueError, RecursionError) as error:  # the library's words for what is no JSON and no grammar
-        raise GuideError(f"{spec.field} cannot be read: {first_line(error)}.", param=spec.field) from error
+    except (ValueError, RecursionError) as error:  # what is no JSON, or refused below
+        raise GuideError(f"{where} cannot be read: {first_line(error)}.", param=where) from error
 
 
 def first_line(error: object) -> str:
     """What the library says, without the source that it repeats below."""
     text = next(iter(str(error).strip().splitlines()), "") or "it is not understood"
     return "no text satisfies it" if text.startswith("NoExtension") else text[:300].rstrip(".")
+
+
+def _repeated(spec: GuideSpec) -> int:
+    """Signs that the repetitions in a source come to. Raises ValueError for a schema that is no JSON."""
+    match spec.kind:
+        case "regex":
+            return repeated_signs(spec.source)
+        case "grammar":
+            return grammar_signs(_lark(spec.source))
+        case "json_schema":
+            return sum(map(repeated_signs, texts_of(json.loads(spec.source))))
+    return 0
 
 
 def _grammar(spec: GuideSpec) -> str:
@@ -49,7 +65,15 @@ def _grammar(spec: GuideSpec) -> str:
         case "choice":
             return LLMatcher.grammar_from_regex(_choices(json.loads(spec.source)))
         case "grammar":
-            return LLMatcher.grammar_from_lark(any_to_lark(spec.source))
+            return LLMatcher.grammar_from_lark(_lark(spec.source))
+
+
+def _lark(source: str) -> str:
+    """A grammar in Lark's dialect, from there or from llama.cpp's. Raises ValueError with the library's words."""
+    try:
+        return any_to_lark(source)
+    except Exception as error:  # the border to a parser that raises whatever comes: its own, plain ones, IndexError
+        raise ValueError(first_line(error)) from error
 
 
 def _json(schema: str) -> str:

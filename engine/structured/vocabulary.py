@@ -23,7 +23,8 @@ class Words:
         """Ids of plain text. The library tries bytes first, and takes TypeError for an answer."""
         if not isinstance(text, str):
             raise TypeError("text is wanted")
-        return self._tokenizer.encode(text, special=False)
+        size = self._tokenizer.vocab_size  # a text may hold pieces that the model has no embedding for
+        return [token for token in self._tokenizer.encode(text, special=False) if token < size]
 
 
 def guide_vocabulary(tokenizer: Tokenizer) -> LLTokenizer:

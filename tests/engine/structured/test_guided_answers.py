@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import EngineConfig, KvConfig
+from energyopt.core.errors import DeadlineError
 from energyopt.core.records import FinishReason
 from energyopt.core.units import Bytes
 from engine.batch import CacheShape
 from engine.fake import FakeRunner, FakeTokenizer
 from engine.front import EngineFront
 from engine.request import SamplingParams
-from engine.structured.ports import GuideError, GuideSpec
+from engine.structured.ports import Guide, GuideError, GuideSpec
 
 TOKENIZER = FakeTokenizer()
 Answer = tuple[str, FinishReason | None, int]
@@ -79,8 +81,8 @@ def compact(wanted: dict[str, Any]) -> str:
     return json.dumps({**wanted, "x-guidance": {"whitespace_flexible": False}})
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.lists(schema(), min_size=1, max_size=6), st.integers(0, 2**31), st.sampled_from((0.0, 1.0, 5.0)))
+@settings(max_examples=12, deadline=None)
+@given(st.lists(schema(), min_size=1, max_size=4), st.integers(0, 2**31), st.sampled_from((0.0, 1.0, 5.0)))
 def test_every_answer_parses_and_fits_its_schema(
     front: EngineFront, schemas: list[dict[str, Any]], seed: int, temperature: float
 ) -> None:
@@ -133,6 +135,27 @@ async def test_a_bad_form_is_refused_and_nothing_is_admitted(front: EngineFront)
         await ask(front, "a", guide=GuideSpec("json_schema", '{"type": "foo"}'))
     assert front.stats().prompt_tokens == before
     assert (await ask(front, "a", guide=GuideSpec("choice", '["x"]')))[0] == "x"
+
+
+class NeverMaker:
+    """Satisfies ``GuideMaker`` for as long as nobody lets it go on."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+
+    def make(self, spec: GuideSpec) -> Guide:
+        self.go_on.wait(20)
+        raise GuideError("too late")
+
+
+async def test_a_request_has_its_time_limit_while_its_form_is_compiled_too() -> None:
+    maker = NeverMaker()
+    config = EngineConfig(model="fake")
+    front = EngineFront(config, FakeRunner(), TOKENIZER, max_model_len=300, clock=MonotonicClock(), guides=maker)
+    with pytest.raises(DeadlineError, match=r"0.02 s"):
+        await ask(front, "a", guide=GuideSpec("choice", '["x"]'), timeout=0.02)
+    maker.go_on.set()
+    front.close()
 
 
 async def test_a_guided_request_can_be_left_at_any_time(front: EngineFront) -> None:
