@@ -26,7 +26,7 @@ from .model.layers.loader import Loader
 from .model.rounded import BITS, RoundedSource
 from .model.source import WeightSource
 from .model.spec import DecoderSpec
-from .operators import choose_ops
+from .operators import choose_ops, demand_of
 from .parallel.ports import Place
 from .ports import Tokenizer
 from .tokenizer import from_directory, from_gguf
@@ -89,7 +89,8 @@ def load_opened(
     weights: WeightSource = source if bits is None else RoundedSource(source, bits)
     torch.set_num_threads(threads)
     with foreign_memory_errors(f"The weights of {config.model}"), torch.inference_mode():
-        load = Loader(weights, choose_ops(config.kernels, opened.device), opened.dtype, opened.device, place)
+        ops = choose_ops(config.kernels, opened.device, demand_of(opened.spec, opened.dtype))
+        load = Loader(weights, ops, opened.dtype, opened.device, place)
         model = Decoder(source.spec, load, source.family.build(source.spec, load), threads)
     return LoadedModel(**{field.name: getattr(opened, field.name) for field in fields(opened)}, model=model)
 

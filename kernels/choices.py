@@ -67,7 +67,8 @@ class Problem:
         s = self.shape
         heads = f"{s.heads}/{s.kv_heads}x{s.width}" if s.kv_heads else f"{s.heads}x{s.width}"
         window = " windowed" if s.windowed else ""
-        return f"{self.op} {heads} {s.dtype}{window}, {self.rows} rows x {self.length}"
+        rows = "row" if self.rows == 1 else "rows"
+        return f"{self.op} {heads} {s.dtype}{window}, {self.rows} {rows} x {self.length}"
 
 
 class Choices:

@@ -1,10 +1,9 @@
-"""Which implementation of the operators a model uses: decided once, by name and device, before any weight is loaded."""
+"""Which implementation of the operators a model uses: decided once, by name, device and what the model asks, before any
+weight is loaded."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
-import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +12,10 @@ import torch
 
 from . import experts, fused, linear, reference
 from .choices import NOTHING, Choices
+from .demand import ANYTHING, Demand
+from .demand import obstacle as unmet
 from .ops import Ops as Ops
-from .platform import arch_of
+from .platform import UnsupportedDeviceError, arch_of, triton_release
 from .twins import gated_delta as plain_delta
 from .twins import moe as plain_moe
 
@@ -57,33 +58,35 @@ FUSED = Ops(
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """``obstacle(device)`` says why it cannot run on ``device`` (None: it can); ``load(choices)`` gives its operators,
-    after that was asked; ``automatic(device)`` tells whether ``auto`` may take it there."""
+    """``obstacle(device, demand)`` says why it cannot compute such a model on ``device`` (None: it can);
+    ``load(choices)`` gives its operators, after that was asked; ``automatic(device)`` tells whether ``auto`` may take
+    it there."""
 
     name: str
-    obstacle: Callable[[torch.device], str | None]
+    obstacle: Callable[[torch.device, Demand], str | None]
     load: Callable[[Choices], Ops]
     automatic: Callable[[torch.device], bool]
 
 
-def _no_obstacle(device: torch.device) -> str | None:
+def _no_obstacle(device: torch.device, demand: Demand) -> str | None:
     return None
 
 
-def _triton_obstacle(device: torch.device) -> str | None:
-    if importlib.util.find_spec("triton") is None:
+def _triton_obstacle(device: torch.device, demand: Demand) -> str | None:
+    try:
+        release = triton_release()
+    except ImportError as error:
+        return f"triton cannot be imported: {error}"
+    if release is None:
         return "triton is not installed (pip install energyopt[gpu])"
-    release = importlib.metadata.version("triton")
     if tuple(int(part) for part in re.findall(r"\d+", release)[:2]) < OLDEST_TRITON:
         return f"triton {release} is too old: it must be {'.'.join(map(str, OLDEST_TRITON))} or newer"
-    if device.type == "cpu":
-        knobs = importlib.import_module("triton").knobs
-        return None if knobs.runtime.interpret else "a CPU runs it only in Triton's interpreter (TRITON_INTERPRET=1)"
+    if device.type == "cpu" and not importlib.import_module("triton").knobs.runtime.interpret:
+        return "a CPU runs it only in Triton's interpreter (TRITON_INTERPRET=1)"
     try:
-        arch_of(device)
-    except ValueError as error:
+        return unmet(demand, arch_of(device))
+    except UnsupportedDeviceError as error:
         return str(error)
-    return None
 
 
 def _load_triton(choices: Choices) -> Ops:
@@ -104,23 +107,24 @@ OLDEST_TRITON = (3, 5)
 """Older releases lack what the kernels use; as in pyproject.toml."""
 
 
-def select_ops(name: str, device: torch.device = CPU, choices: Choices = NOTHING) -> Ops:
-    """The operators called ``name`` on ``device``; ``auto`` is the fastest that can run there. ``choices`` are the
-    launches that were measured on it.
+def select_ops(name: str, device: torch.device = CPU, choices: Choices = NOTHING, demand: Demand = ANYTHING) -> Ops:
+    """The operators called ``name`` on ``device`` for a model that asks ``demand``; ``auto`` is the fastest that can.
+    ``choices`` are the launches that were measured there.
 
     Raises KernelUnavailableError for a name that is unknown or cannot run.
     """
     if name == "auto":
-        return next(i for i in IMPLEMENTATIONS if i.automatic(device) and i.obstacle(device) is None).load(choices)
+        able = (i for i in IMPLEMENTATIONS if i.automatic(device) and i.obstacle(device, demand) is None)
+        return next(able).load(choices)
     found = next((implementation for implementation in IMPLEMENTATIONS if implementation.name == name), None)
-    problem = "is unknown" if found is None else found.obstacle(device)
+    problem = "is unknown" if found is None else found.obstacle(device, demand)
     if found is None or problem is not None:
-        able = [i.name for i in IMPLEMENTATIONS if i.obstacle(device) is None]
+        names = [i.name for i in IMPLEMENTATIONS if i.obstacle(device, demand) is None]
         said = problem if found is None else f"cannot run on {device.type}: {problem}"
-        raise KernelUnavailableError(f"kernels = {name!r} {said}; here can run: {', '.join(['auto', *able])}.")
+        raise KernelUnavailableError(f"kernels = {name!r} {said}; here can run: {', '.join(['auto', *names])}.")
     return found.load(choices)
 
 
-def available(device: torch.device = CPU) -> dict[str, str | None]:
+def available(device: torch.device = CPU, demand: Demand = ANYTHING) -> dict[str, str | None]:
     """Every implementation, and why it cannot run on ``device`` (None: it can)."""
-    return {implementation.name: implementation.obstacle(device) for implementation in IMPLEMENTATIONS}
+    return {implementation.name: implementation.obstacle(device, demand) for implementation in IMPLEMENTATIONS}

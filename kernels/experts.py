@@ -18,7 +18,7 @@ _MakeLinear = Callable[[torch.Tensor, torch.Tensor | None, torch.dtype, torch.de
 
 
 class LinearExperts:
-    """Satisfies ``ops.Experts``. ``make`` brings each expert's two weights into their form."""
+    """Satisfies ``ops.Experts``. ``make`` brings each expert's two weights into their form; sums are in float32."""
 
     def __init__(self, weights: ExpertWeights, dtype: torch.dtype, device: torch.device, make: _MakeLinear) -> None:
         self._act = weights.act
@@ -26,12 +26,12 @@ class LinearExperts:
         self._down = _each(weights.down, weights.down_bias, dtype, device, make)
 
     def __call__(self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        out = torch.zeros_like(x)
+        out = torch.zeros_like(x, dtype=torch.float32)
         for expert in sorted(set(ids.flatten().tolist())):
             row, choice = (ids == expert).nonzero(as_tuple=True)
             said = self._down[expert](self._act(self._up[expert](x[row])))
-            out.index_add_(0, row, (said * weights[row, choice, None]).to(x.dtype))
-        return out
+            out.index_add_(0, row, said.float() * weights[row, choice, None])
+        return out.to(x.dtype)
 
 
 def _each(

@@ -78,8 +78,10 @@ def decode_attention(arch: Arch, group: int, head_dim: int, itemsize: int) -> At
     padded = power_of_two(head_dim)
     stages = 1 if arch.is_amd else 3
     keys = 64
-    while keys > 16 and 2 * stages * keys * padded * itemsize > arch.shared_bytes * 3 // 4:
+    while keys > MIN_DOT and 2 * stages * keys * padded * itemsize > arch.shared_bytes * 3 // 4:
         keys //= 2
+    while stages > 1 and 2 * stages * keys * padded * itemsize > arch.shared_bytes * 3 // 4:
+        stages -= 1
     return Attention(queries, keys, 4 if padded <= 256 else 8, stages)
 
 
@@ -93,8 +95,10 @@ def latent_attention(arch: Arch, heads: int, latent: int, itemsize: int) -> Atte
     queries = min(32, max(MIN_DOT, power_of_two(heads)))
     stages = 1 if arch.is_amd else 3
     keys = 16 if arch.is_amd else 32
-    while keys > 16 and stages * keys * power_of_two(latent) * itemsize > arch.shared_bytes * 3 // 4:
+    while keys > MIN_DOT and stages * keys * power_of_two(latent) * itemsize > arch.shared_bytes * 3 // 4:
         keys //= 2
+    while stages > 1 and stages * keys * power_of_two(latent) * itemsize > arch.shared_bytes * 3 // 4:
+        stages -= 1
     return Attention(queries, keys, 8, stages)
 
 
@@ -105,14 +109,45 @@ def prefill_attention(arch: Arch, head_dim: int, itemsize: int) -> Attention:
     heads halve the queries, smaller tiles of keys keep shared memory within the architecture (*compiled*: no spills).
     """
     padded = power_of_two(head_dim)
-    queries = 128 if padded <= 128 else 64
+    queries = 128 if padded <= 128 else 64 if padded <= 256 else 32
     if itemsize > 2:
-        queries //= 2
+        queries = max(MIN_DOT, queries // 2)
     stages = 1 if arch.is_amd else 2
     keys = 64 if padded <= 128 else 32
-    while keys > 16 and (queries + 2 * stages * keys) * padded * itemsize > arch.shared_bytes * 3 // 4:
+    room = arch.shared_bytes * 3 // 4 // (padded * itemsize)
+    while keys > MIN_DOT and queries + 2 * stages * keys > room:
         keys //= 2
+    while stages > 1 and queries + 2 * stages * keys > room:
+        stages -= 1
+    while queries > MIN_DOT and queries + 2 * stages * keys > room:
+        queries //= 2
     return Attention(queries, keys, 8 if queries * padded >= 128 * 64 else 4, stages)
+
+
+def latent_prefill_attention(arch: Arch, latent: int, itemsize: int) -> Attention:
+    """MLA with many query tokens per request: one key is the value too, so a tile of keys is held once.
+
+    The accumulator is queries x latent in float32, as in ``latent_attention``.
+    """
+    stages = 1 if arch.is_amd else 2
+    keys = 16 if arch.is_amd else 32
+    queries = 32
+    while (
+        queries > MIN_DOT and (queries + stages * keys) * power_of_two(latent) * itemsize > arch.shared_bytes * 3 // 4
+    ):
+        queries, keys = queries // 2, max(MIN_DOT, keys // 2)
+    return Attention(queries, keys, 8, stages)
+
+
+def least_attention_bytes(arch: Arch, width: int, latent: int, itemsize: int) -> int:
+    """Shared memory of the smallest tile of attention, 16 queries by 16 keys; ``latent`` as in ``demand.Demand``.
+
+    *compiled*: NVIDIA holds queries, keys and values (98816 bytes at width 1024 in 16 bits, 99392 at 512 in 32), AMD
+    one of them at a time (16384 bytes at a latent width of 512 in 16 bits).
+    """
+    tile = MIN_DOT * power_of_two(latent or width) * itemsize
+    turned = MIN_DOT * (width - latent) * itemsize if latent else 0
+    return (1 if arch.is_amd else 3) * tile + turned + 2048
 
 
 def splits(programs: int, tokens: int, keys: int, multiprocessors: int) -> int:

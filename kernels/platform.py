@@ -5,6 +5,8 @@ Says nothing about which choice is best (``launch``) and nothing about a particu
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,16 +70,35 @@ def arch_named(name: str) -> Arch:
         raise ValueError(f"Unknown GPU architecture {name!r}; known are {', '.join(ARCHS)}.") from error
 
 
+class UnsupportedDeviceError(ValueError):
+    """A device that no kernel can be compiled for; the message says what is needed."""
+
+
 def arch_of(device: torch.device) -> Arch:
-    """The architecture of ``device``; ``INTERPRETER`` for the CPU. Raises ValueError for a GPU not in the table."""
+    """The architecture of ``device``; ``INTERPRETER`` for the CPU. A GPU that is not in the table gets the least that
+    any of its kind has. Raises UnsupportedDeviceError for one that Triton has no matrix products for."""
     if device.type == "cpu":
         return INTERPRETER
     if device.type != "cuda":
-        raise ValueError(f"Kernels run on devices of type cuda (ROCm included) or cpu, not {device.type!r}.")
+        raise UnsupportedDeviceError(
+            f"Kernels run on devices of type cuda (ROCm included) or cpu, not {device.type!r}."
+        )
     properties = torch.cuda.get_device_properties(device)
+    count = int(properties.multi_processor_count)
     if torch.version.hip:
-        return arch_named(str(properties.gcnArchName).split(":")[0])
-    return arch_named(f"sm_{properties.major}{properties.minor}")
+        name = str(properties.gcnArchName).split(":")[0]
+        return ARCHS.get(name) or _unknown_amd(name, count)
+    name = f"sm_{properties.major}{properties.minor}"
+    if properties.major < 8:
+        raise UnsupportedDeviceError(f"A GPU of architecture {name} is too old for these kernels: sm_80 is the oldest.")
+    return ARCHS.get(name) or Arch(name, "nvidia", 32, 99 * 1024, "mma", None, count)
+
+
+def _unknown_amd(name: str, count: int) -> Arch:
+    """GCN and CDNA (gfx9) have wavefronts of 64 threads, RDNA of 32; all have 64 KiB of LDS for a workgroup."""
+    if name.startswith("gfx9"):
+        return Arch(name, "amd", 64, 64 * 1024, "mfma", None, count)
+    return Arch(name, "amd", 32, 64 * 1024, "wmma", None, count)
 
 
 def multiprocessors(device: torch.device, arch: Arch) -> int:
@@ -85,3 +106,13 @@ def multiprocessors(device: torch.device, arch: Arch) -> int:
     if device.type != "cuda":
         return arch.multiprocessors
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def triton_release() -> str | None:
+    """The release of the Triton that kernels are compiled with; None without one.
+
+    The module is asked, not the list of distributions: ROCm's wheels carry it as pytorch-triton-rocm and other names.
+    """
+    if importlib.util.find_spec("triton") is None:
+        return None
+    return str(importlib.import_module("triton").__version__)

@@ -42,9 +42,17 @@ class Device(_Strict):
     triton: Name
 
 
+class EntryEnergy(_Strict):
+    """Joules of one run, the half-width of their interval, and the kind of source that told them."""
+
+    joules: Figure
+    error: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    source: Name
+
+
 class Entry(_Strict):
-    """One choice. ``seconds`` and ``joules`` are of one run (joules None: no sensor); ``default_*`` those of the
-    launch that would be taken without a table."""
+    """One choice. ``seconds`` and ``energy`` are of one run (None: no sensor); ``default_*`` those of the launch that
+    would be taken without a table. ``failed`` counts the plans out of ``tried`` that could not be taken."""
 
     op: Name
     heads: Count
@@ -56,9 +64,9 @@ class Entry(_Strict):
     length: Annotated[int, Field(ge=1, le=1 << 24)]
     plan: dict[PlanField, Count]
     seconds: Figure
-    joules: Figure | None = None
+    energy: EntryEnergy | None = None
     default_seconds: Figure
-    default_joules: Figure | None = None
+    default_energy: EntryEnergy | None = None
     tried: Count
     failed: Count
 
@@ -76,9 +84,9 @@ class Entry(_Strict):
 
 
 class Table(_Strict):
-    """Measured choices of one device."""
+    """Measured choices of one device. ``complete``: the last search measured all that it was asked."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     measured: Device
     objective: Literal["energy", "time"]
     date: Name
@@ -111,11 +119,15 @@ def write_table(path: Path, table: Table) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".table-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(table.model_dump_json(indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(table.model_dump_json(indent=1) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise TableError(f"The table of kernels {path} cannot be written: {error.strerror}.") from error
 

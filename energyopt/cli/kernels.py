@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,8 +17,12 @@ from energyopt.core.units import format_si
 from kernels.table import Entry
 from kernels.tuning.tuner import Progress as TuneProgress
 
+from .layout_options import TensorParallel
 from .output import METER_HELP, message_console, print_json, result_console
 from .tables import DASH
+
+MOST_REASONS = 5
+"""That plans failed for and that are printed; a document has all."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -34,10 +39,11 @@ def tune(
     seconds: Annotated[float, typer.Option(min=0.5, max=60, help="Length of one measured window.")] = 5.0,
     out: Annotated[Path | None, typer.Option(help="Table to write. Default: the one that the engine loads.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of going on with the table.")] = False,
+    tensor_parallel_size: TensorParallel = 1,
     as_json: Json = False,
 ) -> None:
     """Measure kernel launches on this GPU for joules and time; the engine uses what it finds from its next start on."""
-    request = TuneRequest(model, dtype, objective, meter, seconds, out, fresh)
+    request = TuneRequest(model, dtype, objective, meter, seconds, out, fresh, tensor_parallel_size)
     with _bar() as bar:
         task = bar.add_task("", total=1.0)
 
@@ -47,8 +53,10 @@ def tune(
         report = tune_kernels(request, show)
     if as_json:
         print_json(report.document())
-        return
-    _print_tuned(report)
+    else:
+        _print_tuned(report)
+    if report.skipped:
+        raise typer.Exit(1)
 
 
 def check(
@@ -99,22 +107,35 @@ def _print_tuned(report: TuneReport) -> None:
     table.add_column("launch")
     for name in ("time", "saved", "energy", "saved"):
         table.add_column(name, justify="right")
+    table.add_column("source")
     for entry in report.table.entries:
         table.add_row(*tuned_cells(entry))
     console.print(table)
-    for one in report.skipped:
-        message_console().print(f"not measured: {one.problem}: {one.reason}", markup=False, soft_wrap=True)
+    for line in left_out(report):
+        message_console().print(line, markup=False, soft_wrap=True)
     for note in report.notes:
         message_console().print(note, markup=False, soft_wrap=True)
     console.print(f"written to {report.path}; the engine loads it at its next start", markup=False, soft_wrap=True)
 
 
+def left_out(report: TuneReport) -> list[str]:
+    """Problems without a result, and each reason that plans failed for, once, with how many it met."""
+    lines = [f"not measured: {one.problem}: {one.reason}" for one in report.skipped]
+    reasons = Counter(failure.reason.replace(str(failure.plan), "...") for _, failure in report.failures)
+    lines += [f"{count} of the plans tried: {reason}" for reason, count in reasons.most_common(MOST_REASONS)]
+    if len(reasons) > MOST_REASONS:
+        lines.append(f"{len(reasons) - MOST_REASONS} more reasons: --json lists every plan that failed")
+    return lines
+
+
 def tuned_cells(entry: Entry) -> tuple[str, ...]:
     """One line of the table: what was chosen, and what it saves against the launch without a table."""
     time = (format_si(entry.seconds, "s"), _saved(entry.seconds, entry.default_seconds))
-    energy = (DASH, DASH)
-    if entry.joules is not None:
-        energy = (format_si(entry.joules, "J"), _saved(entry.joules, entry.default_joules))
+    energy = (DASH, DASH, DASH)
+    if entry.energy is not None:
+        joules = f"{format_si(entry.energy.joules, 'J')} ± {entry.energy.error / entry.energy.joules:.1%}"
+        before = None if entry.default_energy is None else entry.default_energy.joules
+        energy = (joules, _saved(entry.energy.joules, before), entry.energy.source)
     return (str(entry.problem), str(entry.plan_of()), *time, *energy)
 
 
@@ -138,9 +159,15 @@ def _print_checked(report: CheckReport) -> None:
             DASH if row.goal is None else f"{row.goal:.0%}",
             row.bound or DASH,
         )
-        error, verdict = DASH if row.error is None else f"{row.error:.1e}", "" if row.ok else "missed"
+        error, verdict = (
+            DASH if row.error is None else f"{row.error:.1e}",
+            "" if row.ok else "failed" if row.note else "missed",
+        )
         table.add_row(row.name, row.dtype, error, *(figures if report.ceilings else ()), verdict)
     console.print(table)
     console.print(report.how, soft_wrap=True)
+    for row in report.rows:
+        if row.note:
+            console.print(f"{row.name} {row.dtype}: {row.note}", markup=False, soft_wrap=True)
     missed = sum(not row.ok for row in report.rows)
     console.print("every kernel is within its bounds" if not missed else f"{missed} of {len(report.rows)} are not")

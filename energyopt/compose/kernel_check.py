@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from energyopt.core.errors import ConfigError
 from engine.models import choose_device
 from engine.operators import describe
-from kernels.platform import INTERPRETER, arch_of
+from kernels.platform import INTERPRETER, UnsupportedDeviceError, arch_of
 
 INTERPRETED = "interpreted on the CPU, small sizes: shows that kernels are right, not how fast they are"
 
@@ -56,7 +57,10 @@ def check_kernels(
     on_progress: Callable[[CheckProgress], None],
     environ: MutableMapping[str, str] = os.environ,
 ) -> CheckReport:
-    """Check every named use, or those in ``only``. Raises ConfigError for an unknown name, or without Triton."""
+    """Check every named use, or those in ``only``; one that fails is a row that is not ok, and the others follow.
+
+    Raises ConfigError for an unknown name, a GPU that is too old, or without Triton.
+    """
     device = choose_device("auto")
     measuring = _measuring(device, environ)
     place = _place(device, measuring)
@@ -68,9 +72,9 @@ def check_kernels(
     rows = []
     for done, (case, dtype) in enumerate(uses):
         on_progress(CheckProgress(done, len(uses), f"{case.name} {measuring.name_of(dtype)}"))
-        rows.append(measuring.check(case, dtype, place))
-        if ceilings is not None and dtype in case.dtypes:
-            rows.append(measuring.measure(case, dtype, place, ceilings))
+        rows.append(measuring.attempt(case.name, dtype, partial(measuring.check, case, dtype, place)))
+        if ceilings is not None and dtype in case.dtypes and rows[-1].error is not None:
+            rows.append(measuring.attempt(case.name, dtype, partial(measuring.measure, case, dtype, place, ceilings)))
     how = "measured on the device" if place.full else INTERPRETED
     return CheckReport(describe(device).device, how, tuple(rows), ceilings)
 
@@ -78,7 +82,10 @@ def check_kernels(
 def _place(device: torch.device, measuring: Any) -> Any:
     """The interpreter stands in for a GPU that has eight-bit floats, so that their uses are checked as well."""
     if device.type != "cpu":
-        return measuring.Place(device, arch_of(device), measuring.GpuTimer(device), full=True)
+        try:
+            return measuring.Place(device, arch_of(device), measuring.GpuTimer(device), full=True)
+        except UnsupportedDeviceError as error:
+            raise ConfigError(str(error)) from error
     arch = replace(INTERPRETER, fp8=torch.float8_e4m3fn)
     return measuring.Place(device, arch, measuring.HostTimer(), full=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,12 +19,13 @@ from engine.files import read_json
 from engine.models import choose_device, choose_dtype
 from engine.operators import describe, table_path
 from engine.runner import device_identity
-from kernels.platform import arch_of
-from kernels.table import Device, Entry, Table, TableError, mismatch, read_table, write_table
+from kernels.choices import Problem
+from kernels.platform import UnsupportedDeviceError, arch_of
+from kernels.table import Device, Entry, EntryEnergy, Table, TableError, mismatch, read_table, write_table
 from kernels.tuning.objective import Objective
-from kernels.tuning.ports import Bench
+from kernels.tuning.ports import Bench, Energy
 from kernels.tuning.problems import ModelShape, problems_of
-from kernels.tuning.tuner import Effort, Found, Progress, Skipped, Tuner
+from kernels.tuning.tuner import Effort, Failure, Found, Progress, Skipped, Tuner
 from telemetry.meter import Meter
 
 from .host_meter import await_sensors
@@ -38,8 +39,9 @@ NO_GPU = (
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
-    """``model`` is a directory with a config.json (None: Llama-3.1-8B's shape). ``fresh`` forgets the table that is
-    there; else what it has is kept. ``seconds`` is the length of one window."""
+    """``model`` is a directory with a config.json (None: Llama-3.1-8B's shape), of which each of
+    ``tensor_parallel_size`` ranks computes a part. ``fresh`` forgets the table that is there; else what it has is kept.
+    ``seconds`` is the length of one window."""
 
     model: Path | None = None
     dtype: Literal["auto", "bfloat16", "float16"] = "auto"
@@ -48,16 +50,19 @@ class TuneRequest:
     seconds: float = 5.0
     out: Path | None = None
     fresh: bool = False
+    tensor_parallel_size: int = 1
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 
 @dataclass(frozen=True, slots=True)
 class TuneReport:
-    """The table that was written, what could not be measured, and sentences about the sensors."""
+    """The table that was written, what could not be measured, the plans that failed, and sentences about the
+    sensors."""
 
     path: Path
     table: Table
     skipped: tuple[Skipped, ...]
+    failures: tuple[tuple[Problem, Failure], ...]
     notes: tuple[str, ...]
 
     def document(self) -> dict[str, object]:
@@ -65,6 +70,10 @@ class TuneReport:
             "path": str(self.path),
             "table": self.table.model_dump(mode="json"),
             "skipped": [{"problem": str(one.problem), "reason": one.reason} for one in self.skipped],
+            "failed": [
+                {"problem": str(problem), "plan": str(failure.plan), "reason": failure.reason}
+                for problem, failure in self.failures
+            ],
             "notes": list(self.notes),
         }
 
@@ -73,7 +82,8 @@ def tune_kernels(request: TuneRequest, on_progress: Callable[[Progress], None]) 
     """Measure on this machine's GPU and write its table; the engine loads it at its next start.
 
     A table that is being written is kept after each problem: interrupted, the same command goes on from there. Raises
-    ConfigError without a GPU, for a model of no known shape, or for a file that cannot be read or written.
+    ConfigError without a GPU or on one that is too old, for a model of no known shape or one that does not split over
+    the ranks, or for a file that cannot be read or written.
     """
     device = choose_device("auto")
     if device.type == "cpu":
@@ -81,24 +91,27 @@ def tune_kernels(request: TuneRequest, on_progress: Callable[[Progress], None]) 
     clock = MonotonicClock()
     found = find_meter(request.meter, (device_identity(device),), clock)
     driver = next((status.info.driver for status in found.statuses if status.info.driver), None)
-    here = describe(device, driver or "unknown")
-    shape, dtype = model_shape(request.model), str(choose_dtype(request.dtype, device)).removeprefix("torch.")
+    try:
+        here = describe(device, driver or "unknown")
+    except UnsupportedDeviceError as error:
+        raise ConfigError(str(error)) from error
+    shape, dtype = rank_shape(request), str(choose_dtype(request.dtype, device)).removeprefix("torch.")
     with Meter(found.sources, clock, found.reasons, statuses=found.statuses) as meter:
         await_sensors(meter, clock)
         bench = _open_bench(device, meter, clock)
         report = search(bench, request, here, shape, dtype, clock, on_progress)
-        return TuneReport(report.path, report.table, report.skipped, meter.reasons)
+        return replace(report, notes=meter.reasons)
 
 
 def _open_bench(device: torch.device, meter: Meter, clock: Clock) -> Bench:
     """The real device; its module needs Triton, which a machine without a GPU may lack."""
 
-    def joules(start: float, end: float) -> float | None:
+    def energy(start: float, end: float) -> Energy | None:
         total = total_energy(meter.readings(Seconds(start), Seconds(end)))
-        return None if total is None else total.joules
+        return None if total is None or total.joules <= 0 else Energy(total.joules, total.error, total.label)
 
     bench: Bench = importlib.import_module("kernels.tuning.torch_bench").TorchBench(
-        device, arch_of(device), joules if meter.channels else None, clock.now
+        device, arch_of(device), energy if meter.channels else None, clock.now
     )
     return bench
 
@@ -117,16 +130,18 @@ def search(
     objective: Objective = request.objective if bench.has_joules else "time"
     table = _begin(path, here, objective, clock.utc().date().isoformat(), fresh=request.fresh)
     entries = {entry.problem: entry for entry in table.entries}
+    failures: list[tuple[Problem, Failure]] = []
 
     def keep(found: Found) -> None:
+        failures.extend((found.problem, failure) for failure in found.failures)
         entries[found.problem] = entry_of(found)
         _write(path, table.with_entries(entries.values(), complete=False))
 
     problems = problems_of(shape, dtype)
     skipped = Tuner(bench, objective, Effort(seconds=request.seconds), on_progress).tune(problems, entries, keep)
-    table = table.with_entries(entries.values(), complete=True)
+    table = table.with_entries(entries.values(), complete=not skipped)
     _write(path, table)
-    return TuneReport(path, table, tuple(skipped), ())
+    return TuneReport(path, table, tuple(skipped), tuple(failures), ())
 
 
 def _begin(path: Path, here: Device, objective: Objective, date: str, *, fresh: bool) -> Table:
@@ -166,12 +181,24 @@ def entry_of(found: Found) -> Entry:
         length=found.problem.length,
         plan=found.plan.as_dict(),
         seconds=found.series.seconds,
-        joules=found.series.joules,
+        energy=_kept(found.series.energy),
         default_seconds=found.default.seconds,
-        default_joules=found.default.joules,
+        default_energy=_kept(found.default.energy),
         tried=found.tried,
-        failed=found.failed,
+        failed=len(found.failures),
     )
+
+
+def _kept(energy: Energy | None) -> EntryEnergy | None:
+    return None if energy is None else EntryEnergy(joules=energy.joules, error=energy.error, source=energy.source)
+
+
+def rank_shape(request: TuneRequest) -> ModelShape:
+    """What the kernels of one rank depend on. Raises ConfigError for heads that do not split."""
+    try:
+        return model_shape(request.model).of_rank(request.tensor_parallel_size)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def model_shape(model: Path | None) -> ModelShape:

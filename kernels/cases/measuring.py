@@ -161,6 +161,19 @@ def measure(case: Case, dtype: torch.dtype, place: Place, ceilings: Ceilings) ->
     return Row(case.name, name_of(dtype), seconds=seconds, bound=bound, share=share, goal=goal, ok=met)
 
 
+def attempt(name: str, dtype: torch.dtype, run: Callable[[], Row]) -> Row:
+    """``run()``, or a row that is not in order and says why there is none.
+
+    Compilers and drivers refuse a launch with errors of many unrelated classes. This is the border where any of them
+    is the result of one use: the others are still to be told.
+    """
+    try:
+        return run()
+    except Exception as error:  # noqa: BLE001
+        said = " ".join(str(error).split())[:300]
+        return Row(name, name_of(dtype), ok=False, note=f"{type(error).__name__}: {said}")
+
+
 def relative_error(ours: torch.Tensor, twin: torch.Tensor) -> float:
     """Infinite where one is finite and the other is not."""
     ours, twin = ours.detach().cpu().double(), twin.double()

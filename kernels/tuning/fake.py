@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..choices import Plan, Problem
 from ..platform import Arch, arch_named
-from .ports import Measurement, PlanError
+from .ports import Energy, Measurement, PlanError
 from .space import candidates
 
 Cost = Callable[[Problem, Plan], Measurement]
@@ -19,17 +19,23 @@ def occupancy_cost(problem: Problem, plan: Plan) -> Measurement:
     work = problem.rows * problem.length * 1e-9
     filled = min(1.0, max(1, plan.parts) * problem.rows / 64)
     seconds = work / filled * (1 + 0.2 / plan.stages) * (1 + 0.01 * abs(plan.columns - 64) / 64) + 1e-7 * plan.parts
-    return Measurement(seconds, seconds * (300 + 10 * plan.warps))
+    return Measurement(seconds, simulated(seconds * (300 + 10 * plan.warps)))
+
+
+def simulated(joules: float) -> Energy:
+    """What a formula says, and exactly that."""
+    return Energy(joules, 0.0, "simulated")
 
 
 @dataclass
 class FakeBench:
-    """``cost`` is the truth; each reading is off by up to ``noise`` of it. ``broken`` plans fail their check;
-    ``interrupt_after`` windows the user presses Ctrl-C."""
+    """``cost`` is the truth; each reading is off by up to ``noise`` of it. ``broken`` plans fail their check,
+    ``breaking`` ones only when they are run at length; ``interrupt_after`` windows the user presses Ctrl-C."""
 
     cost: Cost = occupancy_cost
     noise: float = 0.0
     broken: Collection[Plan] = ()
+    breaking: Collection[Plan] = ()
     joules: bool = True
     interrupt_after: int | None = None
     arch: Arch = field(default_factory=lambda: arch_named("sm_90"))
@@ -52,8 +58,8 @@ class FakeBench:
     def read(self, problem: Problem, plan: Plan) -> Measurement:
         """The truth, with noise."""
         truth = self.cost(problem, plan)
-        joules = None if truth.joules is None or not self.joules else truth.joules * self._factor()
-        return Measurement(truth.seconds * self._factor(), joules)
+        energy = None if truth.joules is None or not self.joules else simulated(truth.joules * self._factor())
+        return Measurement(truth.seconds * self._factor(), energy)
 
     def _factor(self) -> float:
         return 1 + self.noise * self._random.uniform(-1, 1)
@@ -77,5 +83,7 @@ class FakeSubject:
     def window(self, plan: Plan, seconds: float) -> Measurement:
         if self.bench.interrupt_after is not None and self.bench.windows >= self.bench.interrupt_after:
             raise KeyboardInterrupt
+        if plan in self.bench.breaking:
+            raise PlanError(f"The plan {plan} does not run: illegal memory access.")
         self.bench.windows += 1
         return self.bench.read(self.problem, plan)

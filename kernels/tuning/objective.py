@@ -1,4 +1,7 @@
-"""Which of the measured plans to take."""
+"""Which of the measured plans to take.
+
+All plans of a problem are compared by one figure: joules if every window of every plan has them, else seconds.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from statistics import median
 from typing import Literal
 
 from ..choices import Plan
-from .ports import Measurement
+from .ports import Energy, Measurement
 
 Objective = Literal["energy", "time"]
 
@@ -29,29 +32,45 @@ class Series:
 
     @property
     def joules(self) -> float | None:
-        known = [window.joules for window in self.windows if window.joules is not None]
-        return median(known) if len(known) == len(self.windows) else None
+        return None if self.energy is None else self.energy.joules
+
+    @property
+    def energy(self) -> Energy | None:
+        """The median, None where a window has none. Its error is the sensor's, or what the windows differ by if that
+        is more; a source is named for each kind that a window came from."""
+        known = [window.energy for window in self.windows if window.energy is not None]
+        if len(known) < len(self.windows):
+            return None
+        joules = [energy.joules for energy in known]
+        error = max(median(energy.error for energy in known), (max(joules) - min(joules)) / 2)
+        return Energy(median(joules), error, "+".join(sorted({energy.source for energy in known})))
 
     def spread(self, objective: Objective) -> float:
         """Half of the range of the objective's figure, relative to its median: what chance alone moves it by."""
-        figures = [self._figure(window, objective) for window in self.windows]
+        figures = self._figures(objective)
         return (max(figures) - min(figures)) / 2 / median(figures)
 
     def score(self, objective: Objective) -> float:
-        return median(self._figure(window, objective) for window in self.windows)
+        """The median of the objective's figure. Raises ValueError for joules that a window lacks."""
+        return median(self._figures(objective))
 
-    @staticmethod
-    def _figure(window: Measurement, objective: Objective) -> float:
-        if objective == "energy" and window.joules is not None:
-            return window.joules
-        return window.seconds
+    def _figures(self, objective: Objective) -> list[float]:
+        if objective == "time":
+            return [window.seconds for window in self.windows]
+        figures = [window.joules for window in self.windows if window.joules is not None]
+        if len(figures) < len(self.windows):
+            raise ValueError(f"A window of the plan {self.plan} has no joules.")
+        return figures
 
 
 def choose(default: Plan, series: Mapping[Plan, Series], objective: Objective) -> Plan:
-    """The plan with the least of the objective. For energy only plans within ``TIME_MARGIN`` of the fastest count.
+    """The plan with the least of the objective. For energy only plans within ``TIME_MARGIN`` of the fastest count;
+    where any plan's joules are unknown the figure is time instead, within no margin.
 
     The default stays unless the winner is better by more than both their spreads: a change must be worth its name.
     """
+    if any(one.joules is None for one in series.values()):
+        objective = "time"
     fastest = min(one.seconds for one in series.values())
     limit = fastest * (TIME_MARGIN if objective == "energy" else 1.0)
     best = min((one for one in series.values() if one.seconds <= limit), key=lambda one: one.score(objective))

@@ -13,11 +13,28 @@ class PlanError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Energy:
+    """Joules with the half-width of their interval, and the kind of source that told them (``counter``, ...)."""
+
+    joules: float
+    error: float
+    source: str
+
+    def each(self, runs: int) -> Energy:
+        """Of one out of ``runs`` equal runs."""
+        return Energy(self.joules / runs, self.error / runs, self.source)
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
-    """Of one run of a plan, the mean over a window. ``joules`` None: the device has no sensor for them."""
+    """Of one run of a plan, the mean over a window. ``energy`` None: the device has no sensor for it."""
 
     seconds: float
-    joules: float | None
+    energy: Energy | None
+
+    @property
+    def joules(self) -> float | None:
+        return None if self.energy is None else self.energy.joules
 
 
 class Subject(Protocol):

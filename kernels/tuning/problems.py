@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from .. import launch
 from ..choices import Problem, Shape
 
 ROWS = (1, 8, 64)
@@ -27,6 +28,15 @@ class ModelShape:
     hidden: int = 4096
     window: int = 0
 
+    def of_rank(self, ranks: int) -> ModelShape:
+        """One of ``ranks`` tensor ranks: they split the heads, and hold copies of key heads where those are fewer.
+
+        Raises ValueError for heads that do not split evenly.
+        """
+        if self.heads % ranks or (self.kv_heads and max(self.kv_heads, ranks) % min(self.kv_heads, ranks)):
+            raise ValueError(f"{self.heads} heads over {self.kv_heads} key heads cannot be split over {ranks} ranks.")
+        return replace(self, heads=self.heads // ranks, kv_heads=self.kv_heads and max(1, self.kv_heads // ranks))
+
 
 def problems_of(model: ModelShape, dtype: str) -> list[Problem]:
     """In order of what serving spends most on: decode attention, prefill, norms."""
@@ -35,12 +45,8 @@ def problems_of(model: ModelShape, dtype: str) -> list[Problem]:
     found = [Problem(decode, shape, rows, length) for length in LENGTHS for rows in ROWS]
     if model.window:
         narrow = Shape(model.heads, model.kv_heads, model.head_dim, dtype, windowed=True)
-        found += [Problem("paged_decode", narrow, rows, _power_of_two_above(model.window)) for rows in ROWS]
+        found += [Problem("paged_decode", narrow, rows, launch.power_of_two(model.window)) for rows in ROWS]
     if model.kv_heads:
         found += [Problem("paged_prefill", shape, CHUNK_ROWS, length) for length in LENGTHS]
     norm = Shape(1, 1, model.hidden, dtype)
     return [*found, *(Problem("add_rms_norm", norm, rows, 1) for rows in (*ROWS, CHUNK_ROWS))]
-
-
-def _power_of_two_above(value: int) -> int:
-    return 1 << (value - 1).bit_length()

@@ -12,7 +12,7 @@ import torch
 from .. import launch
 from ..choices import Plan, Problem
 from ..platform import Arch, multiprocessors
-from .ports import Measurement, PlanError
+from .ports import Energy, Measurement, PlanError
 from .space import candidates
 from .uses import Run, build, bytes_of
 
@@ -27,12 +27,12 @@ ERRORS = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
 @dataclass(frozen=True, slots=True)
 class TorchBench:
-    """``energy(start, end)`` gives the device's joules between two moments of ``clock`` (None: it has no sensor).
+    """``energy(start, end)`` gives the device's energy between two moments of ``clock`` (None: it has no sensor).
     Copies of a problem are made until they exceed ``cold_bytes`` together."""
 
     device: torch.device
     arch: Arch
-    energy: Callable[[float, float], float | None] | None = None
+    energy: Callable[[float, float], Energy | None] | None = None
     clock: Callable[[], float] = time.perf_counter
     cold_bytes: int = COLD_BYTES
 
@@ -73,11 +73,12 @@ class TorchSubject:
         """The least of a few passes: what disturbs one only makes it longer."""
         passed = self._passed(plan)
         taken = []
-        for _ in range(5):
-            start = self._bench.clock()
-            passed()
-            self._wait()
-            taken.append(self._bench.clock() - start)
+        with _as_plan_errors(f"The plan {plan} does not run"):
+            for _ in range(5):
+                start = self._bench.clock()
+                passed()
+                self._wait()
+                taken.append(self._bench.clock() - start)
         self._looks[plan] = min(taken) / len(self._copies)
         return self._looks[plan]
 
@@ -87,14 +88,15 @@ class TorchSubject:
         look = self._looks.get(plan) or self.seconds(plan)
         burst = max(1, int(seconds / 20 / (look * len(self._copies))))
         runs, start = 0, self._bench.clock()
-        while self._bench.clock() - start < seconds or runs == 0:
-            for _ in range(burst):
-                passed()
-            self._wait()
-            runs += burst * len(self._copies)
+        with _as_plan_errors(f"The plan {plan} does not run"):
+            while self._bench.clock() - start < seconds or runs == 0:
+                for _ in range(burst):
+                    passed()
+                self._wait()
+                runs += burst * len(self._copies)
         end = self._bench.clock()
-        joules = None if self._bench.energy is None else self._bench.energy(start, end)
-        return Measurement((end - start) / runs, joules / runs if joules else None)
+        energy = None if self._bench.energy is None else self._bench.energy(start, end)
+        return Measurement((end - start) / runs, None if energy is None else energy.each(runs))
 
     def _passed(self, plan: Plan) -> Callable[[], object]:
         """All copies once: on a GPU as a captured graph, since launching from Python takes longer than a small kernel.

@@ -1,6 +1,6 @@
 """The search for the best launch of each problem: look at every plan, measure the few that could win, keep what wins.
 
-A plan that fails is skipped and counted; a problem that cannot be loaded is left out with its reason. After each
+A plan that fails is left out, a problem that cannot be loaded too, each with its reason. After each
 problem ``on_found`` gets the choice, so that an interrupted search keeps what it had and goes on from there.
 """
 
@@ -31,15 +31,23 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A plan that cannot be taken, and why."""
+
+    plan: Plan
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
-    """The outcome for one problem: the plan to take, and its series beside the default's."""
+    """The outcome for one problem: the plan to take, its series beside the default's, and the plans that failed."""
 
     problem: Problem
     plan: Plan
     series: Series
     default: Series
     tried: int
-    failed: int
+    failures: tuple[Failure, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +99,15 @@ class Tuner:
         def tell(stage: Literal["looking", "measuring"], step: int, steps: int) -> None:
             self.on_progress(Progress(done, total, problem, stage, step, steps))
 
-        looks = self._look(subject, plans, tell)
-        series = self._measure(subject, finalists(plans[0], looks), tell)
+        failures: list[Failure] = []
+        looks = self._look(subject, plans, failures, tell)
+        series = self._measure(subject, finalists(plans[0], looks), failures, tell)
         plan = choose(plans[0], series, self.objective)
-        return Found(problem, plan, series[plan], series[plans[0]], len(plans), len(plans) - len(looks))
+        return Found(problem, plan, series[plan], series[plans[0]], len(plans), tuple(failures))
 
-    def _look(self, subject: Subject, plans: Sequence[Plan], tell: Callable[..., None]) -> dict[Plan, float]:
+    def _look(
+        self, subject: Subject, plans: Sequence[Plan], failures: list[Failure], tell: Callable[..., None]
+    ) -> dict[Plan, float]:
         """The time of every plan that works. Raises PlanError where the default does not: then nothing can be told."""
         looks = {}
         for step, plan in enumerate(plans):
@@ -104,18 +115,30 @@ class Tuner:
             try:
                 subject.check(plan)
                 looks[plan] = subject.seconds(plan)
-            except PlanError:
+            except PlanError as error:
                 if plan == plans[0]:
                     raise
+                failures.append(Failure(plan, str(error)))
         return looks
 
-    def _measure(self, subject: Subject, plans: Sequence[Plan], tell: Callable[..., None]) -> dict[Plan, Series]:
-        """Windows in turn, so that a drift of the device meets all plans alike."""
+    def _measure(
+        self, subject: Subject, plans: Sequence[Plan], failures: list[Failure], tell: Callable[..., None]
+    ) -> dict[Plan, Series]:
+        """Windows in turn, so that a drift of the device meets all plans alike. A plan that fails now is out; raises
+        PlanError for the default."""
         windows: dict[Plan, list[Measurement]] = {plan: [] for plan in plans}
         for turn in range(self.effort.rounds):
             for step, plan in enumerate(plans):
                 tell("measuring", turn * len(plans) + step, self.effort.rounds * len(plans))
-                windows[plan].append(subject.window(plan, self.effort.seconds))
+                if plan not in windows:
+                    continue
+                try:
+                    windows[plan].append(subject.window(plan, self.effort.seconds))
+                except PlanError as error:
+                    if plan == plans[0]:
+                        raise
+                    failures.append(Failure(plan, str(error)))
+                    del windows[plan]
         return {plan: Series(plan, tuple(seen)) for plan, seen in windows.items()}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from energyopt.compose.kernel_tune import NO_GPU, TuneReport, TuneRequest, model_shape, search, tune_kernels
+from energyopt.compose.kernel_tune import NO_GPU, TuneReport, TuneRequest, model_shape, rank_shape, search, tune_kernels
 from energyopt.core.clock import FakeClock
 from energyopt.core.errors import ConfigError
 from engine.operators import table_path
@@ -38,7 +38,9 @@ def test_writes_the_table_that_the_engine_loads(tmp_path: Path) -> None:
     assert [entry.problem for entry in table.entries] == ALL
     choices = choices_of(table, lambda problem, plan: permits(arch_named("sm_90"), problem, plan))
     assert len(choices) == len(ALL)
-    assert json.loads(json.dumps(report.document()))["table"]["measured"]["driver"] == "580.1"
+    document = json.loads(json.dumps(report.document()))
+    assert document["table"]["measured"]["driver"] == "580.1"
+    assert all(e["energy"]["source"] == "simulated" and e["energy"]["error"] >= 0 for e in document["table"]["entries"])
 
 
 def test_an_interrupted_run_leaves_a_table_and_the_next_one_finishes_it(tmp_path: Path) -> None:
@@ -63,7 +65,7 @@ def test_an_interrupted_run_leaves_a_table_and_the_next_one_finishes_it(tmp_path
 def test_without_a_sensor_the_table_says_that_it_is_for_time(tmp_path: Path) -> None:
     table = run(tmp_path, FakeBench(joules=False)).table
     assert table.objective == "time"
-    assert all(entry.joules is None for entry in table.entries)
+    assert all(entry.energy is None and entry.default_energy is None for entry in table.entries)
 
 
 def test_refuses_to_go_on_with_another_table(tmp_path: Path) -> None:
@@ -84,8 +86,30 @@ def test_what_cannot_be_measured_is_reported(tmp_path: Path) -> None:
     broken = FakeBench().candidates(ALL[0])[0]
     report = run(tmp_path, FakeBench(broken={broken}))
     assert ALL[0] in [one.problem for one in report.skipped]
-    assert report.table.complete
+    assert not report.table.complete
+    assert not read_table(report.path).complete
     assert len(report.table.entries) + len(report.skipped) == len(ALL)
+
+
+def test_plans_that_fail_are_told_with_their_reasons(tmp_path: Path) -> None:
+    bad = FakeBench().candidates(ALL[0])[1]
+    report = run(tmp_path, FakeBench(broken={bad}))
+    assert report.table.complete
+    assert report.document()["failed"] == [
+        {"problem": str(problem), "plan": str(bad), "reason": f"The plan {bad} does not compile: out of shared memory."}
+        for problem in ALL
+        if bad in FakeBench().candidates(problem)
+    ]
+    assert sum(entry.failed for entry in report.table.entries) == len(report.failures) > 0
+
+
+def test_a_rank_has_its_share_of_the_heads() -> None:
+    assert ModelShape(32, 8).of_rank(4) == ModelShape(8, 2)
+    assert ModelShape(32, 8).of_rank(16) == ModelShape(2, 1)
+    assert ModelShape(128, 0, 576).of_rank(8) == ModelShape(16, 0, 576)
+    assert rank_shape(TuneRequest(tensor_parallel_size=2)) == ModelShape(16, 4)
+    with pytest.raises(ConfigError, match="32 heads over 8 key heads cannot be split over 3 ranks"):
+        rank_shape(TuneRequest(tensor_parallel_size=3))
 
 
 def test_a_machine_without_a_gpu_says_what_runs_there() -> None:

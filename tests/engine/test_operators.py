@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from energyopt.core.errors import ConfigError
 from engine import operators
-from engine.operators import choose_ops, describe, measured_choices, table_path
+from engine.model.layers.latent import LatentSpec
+from engine.model.spec import DecoderSpec, HeadsSpec
+from engine.operators import choose_ops, demand_of, describe, measured_choices, table_path
 from kernels.choices import NOTHING, Plan
+from kernels.demand import Demand
 from kernels.dispatch import FUSED, REFERENCE
 from kernels.platform import arch_named
 from kernels.table import Device, Entry, Table, write_table
@@ -52,6 +57,11 @@ def test_finds_the_table_of_this_device(environ: dict[str, str], caplog: pytest.
         choices = measured_choices(GPU, environ)
     assert choices.find("paged_decode", ENTRY.problem.shape, 60, 8000) == Plan(16, 64, 4, 3, 4)
     assert "1 kernel launches as measured on 2026-11-30" in caplog.text
+    assert "did not end" not in caplog.text
+    write_table(table_path(HERE, environ), table(complete=False))
+    with caplog.at_level(logging.INFO):
+        assert len(measured_choices(GPU, environ)) == 1
+    assert "the search did not end, `energyopt kernels tune` goes on with it" in caplog.text
     assert measured_choices(CPU, environ) is NOTHING
 
 
@@ -96,3 +106,24 @@ def test_describes_this_machine() -> None:
     assert describe(CPU, "none").model_dump() == {
         "device": "cpu", "architecture": "interpreter", "driver": "none", "triton": describe(CPU).triton,
     }  # fmt: skip
+
+
+def test_without_triton_there_is_nothing_to_look_up(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "triton_release", lambda: None)
+    write_table(table_path(HERE, environ), table())
+    assert measured_choices(GPU, environ) is NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentModel(DecoderSpec):
+    attention: LatentSpec
+
+
+def test_what_a_model_asks_is_known_before_its_weights() -> None:
+    common: dict[str, Any] = {"name": "tiny", "layers": 1, "hidden": 64, "vocab": 9, "context": 9, "eps": 1e-5}
+    asked = demand_of(HeadsSpec(**common, heads=10, kv_heads=4, head_dim=64), torch.float16)
+    assert asked == Demand(torch.float16, 10, 4, 64)
+    latent = LatentSpec(64, 16, 128, 64, 128, 512, None, 0.1)
+    asked = demand_of(LatentModel(**common, attention=latent), torch.bfloat16)
+    assert asked == Demand(torch.bfloat16, 16, 0, 576, 512)
+    assert demand_of(DecoderSpec(**common), torch.float16) == Demand(torch.float16)

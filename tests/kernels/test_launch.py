@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from kernels import launch
-from kernels.platform import ARCHS, INTERPRETER, Arch, arch_named, arch_of, multiprocessors
+from kernels.demand import Demand
+from kernels.demand import obstacle as unmet
+from kernels.platform import (
+    ARCHS,
+    INTERPRETER,
+    Arch,
+    UnsupportedDeviceError,
+    arch_named,
+    arch_of,
+    multiprocessors,
+    triton_release,
+)
 
 ALL = pytest.mark.parametrize("arch", [*ARCHS.values(), INTERPRETER], ids=lambda arch: arch.name)
 
@@ -40,6 +52,7 @@ def test_attention_tiles_fit_shared_memory_and_matrix_units(arch: Arch, head_dim
         launch.decode_attention(arch, 8, head_dim, itemsize),
         launch.prefill_attention(arch, head_dim, itemsize),
         launch.latent_attention(arch, 128, 512, itemsize),
+        launch.latent_prefill_attention(arch, 512, itemsize),
     ):
         assert tile.queries >= launch.MIN_DOT
         assert tile.keys >= launch.MIN_DOT
@@ -48,6 +61,22 @@ def test_attention_tiles_fit_shared_memory_and_matrix_units(arch: Arch, head_dim
     tile = launch.decode_attention(arch, 8, head_dim, itemsize)
     held = 2 * tile.stages * tile.keys * launch.power_of_two(head_dim) * itemsize
     assert held <= arch.shared_bytes or tile.keys == launch.MIN_DOT
+    tile = launch.latent_prefill_attention(arch, 512, 2)
+    assert (tile.queries + tile.stages * tile.keys) * 576 * 2 <= arch.shared_bytes
+
+
+def test_tritons_release_is_asked_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ROCm's wheels are no distribution called triton."""
+    pytest.importorskip("triton")
+
+    def absent(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", absent)
+    monkeypatch.setattr("triton.__version__", "3.5.1+rocm7.0")
+    assert triton_release() == "3.5.1+rocm7.0"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert triton_release() is None
 
 
 @ALL
@@ -93,6 +122,44 @@ def test_an_unknown_architecture_is_refused_with_those_known() -> None:
         arch_named("sm_10")
     with pytest.raises(ValueError, match="not 'meta'"):
         arch_of(torch.device("meta"))
+
+
+def test_a_gpu_that_is_not_in_the_table_gets_the_least_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = SimpleNamespace(major=12, minor=1, multi_processor_count=48, gcnArchName="gfx9999:xnack-")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: seen)
+    unknown = arch_of(torch.device("cuda"))
+    assert (unknown.name, unknown.warp, unknown.shared_bytes, unknown.fp8) == ("sm_121", 32, 99 * 1024, None)
+    assert unknown.multiprocessors == 48
+    assert unmet(Demand(torch.bfloat16, 32, 8, 128), unknown) is None
+    seen.major, seen.minor = 7, 5
+    with pytest.raises(
+        UnsupportedDeviceError, match="architecture sm_75 is too old for these kernels: sm_80 is the ol"
+    ):
+        arch_of(torch.device("cuda"))
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert (arch_of(torch.device("cuda")).warp, arch_of(torch.device("cuda")).matrix) == (64, "mfma")
+    seen.gcnArchName = "gfx1250"
+    assert (arch_of(torch.device("cuda")).name, arch_of(torch.device("cuda")).warp) == ("gfx1250", 32)
+
+
+@ALL
+def test_every_published_model_can_be_computed(arch: Arch) -> None:
+    for heads, kv_heads, width, latent in [(32, 8, 128, 0), (9, 3, 64, 0), (16, 1, 256, 0), (128, 0, 576, 512)]:
+        assert unmet(Demand(torch.float16, heads, kv_heads, width, latent), arch) is None
+
+
+@pytest.mark.parametrize(
+    ("demand", "arch", "says"),
+    [
+        (Demand(torch.float64), "sm_90", "compute in float32, float16, bfloat16, not in float64"),
+        (Demand(torch.bfloat16), "interpreter", "interpreter gets bfloat16 wrong"),
+        (Demand(torch.float16, 10, 4, 64), "sm_90", "10 query heads cannot share 4 key heads evenly"),
+        (Demand(torch.float16, 16, 0, 560, 512), "sm_90", "a power of two of columns beside the latent ones, not 48"),
+        (Demand(torch.float32, 8, 8, 1024), "sm_86", "needs 198656 bytes of shared memory, and sm_86 has 101376"),
+    ],
+)
+def test_what_a_model_asks_and_an_architecture_lacks_is_named(demand: Demand, arch: str, says: str) -> None:
+    assert says in str(unmet(demand, INTERPRETER if arch == "interpreter" else arch_named(arch)))
 
 
 def test_a_device_is_recognised_by_what_torch_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
+from kernels.demand import Demand
 from kernels.dispatch import (
     FUSED,
     REFERENCE,
@@ -147,6 +148,19 @@ def test_experts(ops: Ops, biased: bool, draw: Draw) -> None:
     near(out, REFERENCE.make_experts(plain, torch.float32, CPU)(x, gates, ids))
 
 
+def test_what_experts_say_is_added_up_in_float32(draw: Draw) -> None:
+    """Eight results of one size: each sum in bfloat16 would lose its last bits anew."""
+    up, down, x = draw(8, 8, 16), draw(8, 16, 4), draw(3, 16)
+    ids = torch.arange(8).int().expand(3, 8)
+    weights = ExpertWeights(up.bfloat16(), down.bfloat16(), REFERENCE.swiglu)
+    exact = ExpertWeights(up.bfloat16().float(), down.bfloat16().float(), REFERENCE.swiglu)
+    gates = torch.full((3, 8), 0.125)
+    out = REFERENCE.make_experts(weights, torch.bfloat16, CPU)(x.bfloat16(), gates, ids)
+    expected = REFERENCE.make_experts(exact, torch.float32, CPU)(x.bfloat16().float(), gates, ids)
+    assert out.dtype == torch.bfloat16
+    assert ((out.float() - expected).norm() / expected.norm()) < 5e-3
+
+
 @EACH
 @pytest.mark.parametrize(("rows", "block"), [([1, 1], 0), ([1, 18], 16), ([3, 2], 24)])
 def test_the_delta_rule(ops: Ops, rows: list[int], block: int, draw: Draw) -> None:
@@ -200,8 +214,13 @@ def test_selection_is_explicit(monkeypatch: pytest.MonkeyPatch) -> None:
         select_ops("triton")
     assert select_ops("auto") is FUSED
     with monkeypatch.context() as older:
-        older.setattr("importlib.metadata.version", lambda name: "3.4.1+rocm6")
+        older.setattr("triton.__version__", "3.4.1+rocm6")
         assert available()["triton"] == "triton 3.4.1+rocm6 is too old: it must be 3.5 or newer"
+    monkeypatch.setattr("triton.knobs.runtime.interpret", True)
+    uneven = Demand(torch.float16, 10, 4, 64)
+    with pytest.raises(KernelUnavailableError, match=r"cannot run on cpu: 10 query heads .*: auto, torch, reference\."):
+        select_ops("triton", CPU, demand=uneven)
+    assert available(CPU, uneven)["torch"] is None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "not installed" in str(available()["triton"])
     assert select_ops("auto", torch.device("cuda")) is FUSED

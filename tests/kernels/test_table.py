@@ -12,14 +12,26 @@ from hypothesis import strategies as st
 
 from kernels.choices import Plan
 from kernels.platform import arch_named
-from kernels.table import MAX_BYTES, Device, Entry, Table, TableError, choices_of, mismatch, read_table, write_table
+from kernels.table import (
+    MAX_BYTES,
+    Device,
+    Entry,
+    EntryEnergy,
+    Table,
+    TableError,
+    choices_of,
+    mismatch,
+    read_table,
+    write_table,
+)
 from kernels.tuning.space import permits
 
 HERE = Device(device="NVIDIA H200", architecture="sm_90", driver="580.1", triton="3.9.0")
 PLAN = Plan(16, 64, 4, 3, 4)
 ENTRY = Entry(
     op="paged_decode", heads=32, kv_heads=8, width=128, dtype="bfloat16", rows=64, length=8192, plan=PLAN.as_dict(),
-    seconds=1e-4, joules=0.05, default_seconds=1.1e-4, default_joules=0.06, tried=20, failed=1,
+    seconds=1e-4, energy=EntryEnergy(joules=0.05, error=1e-3, source="counter"), default_seconds=1.1e-4,
+    default_energy=EntryEnergy(joules=0.06, error=1e-3, source="counter"), tried=20, failed=1,
 )  # fmt: skip
 TABLE = Table(measured=HERE, objective="energy", date="2026-11-30", complete=True, entries=(ENTRY,))
 
@@ -47,7 +59,8 @@ def test_comes_back_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"format": 2}, "format"), ({"objective": "beauty"}, "objective"), ({"extra": 1}, "extra"),
+        ({"format": 1}, "format"), ({"entry": {"energy": {"joules": 1.0}}}, "energy"),
+        ({"objective": "beauty"}, "objective"), ({"extra": 1}, "extra"),
         ({"entry": {"rows": 0}}, "rows"), ({"entry": {"rows": "64"}}, "rows"),
         ({"entry": {"seconds": -1.0}}, "seconds"), ({"entries": [1] * 2001}, "entries"),
         ({"entry": {"plan": {"rows": 16, "shell": 1}}}, "shell"), ({"measured": {"device": ""}}, "measured"),
@@ -78,6 +91,10 @@ def test_refuses_a_file_that_is_missing_a_folder_or_too_large(tmp_path: Path) ->
         read_table(large)
     with pytest.raises(TableError, match="cannot be written"):
         write_table(large / "below.json", TABLE)
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(TableError, match="cannot be written: Is a directory"):
+        write_table(tmp_path / "folder.json", TABLE)
+    assert not list(tmp_path.glob(".table-*")), "a write that failed leaves nothing behind"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 from kernels.choices import Plan, Problem, Shape
 from kernels.platform import INTERPRETER
-from kernels.tuning.ports import PlanError
+from kernels.tuning.ports import Energy, PlanError
 from kernels.tuning.torch_bench import TorchBench
 from kernels.tuning.tuner import Effort, Found, Tuner
 
@@ -29,8 +29,9 @@ def bench() -> TorchBench:
     """Time is what the clock's ticks say: each look takes one."""
     ticks = count()
     return TorchBench(
-        torch.device("cpu"), INTERPRETER, lambda start, end: 3 * (end - start), lambda: float(next(ticks)), cold_bytes=1
-    )
+        torch.device("cpu"), INTERPRETER, lambda start, end: Energy(3 * (end - start), 0.3, "counter"),
+        lambda: float(next(ticks)), cold_bytes=1,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("problem", TINY, ids=str)
@@ -42,6 +43,9 @@ def test_plans_of_every_tuned_operator_give_what_the_default_gives(problem: Prob
     measured = subject.window(plans[0], 1.0)
     assert measured.seconds > 0
     assert measured.joules == pytest.approx(3 * measured.seconds)
+    assert measured.energy is not None
+    assert 0 < measured.energy.error <= 0.3
+    assert measured.energy.source == "counter"
 
 
 def test_a_whole_search_on_real_tensors() -> None:
@@ -54,8 +58,10 @@ def test_a_whole_search_on_real_tensors() -> None:
 
 def test_what_the_kernel_refuses_is_a_plan_error() -> None:
     subject = bench().load(TINY[0])
-    with pytest.raises(PlanError, match="does not run"):
-        subject.check(Plan(16, 15, 4, 3, 1))
+    refused = Plan(16, 15, 4, 3, 1)
+    for run in (subject.check, subject.seconds, lambda plan: subject.window(plan, 1.0)):
+        with pytest.raises(PlanError, match="does not run"):
+            run(refused)
 
 
 def test_a_wrong_result_is_a_plan_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from kernels.choices import Plan, Problem, Shape
-from kernels.tuning.fake import FakeBench, occupancy_cost
+from kernels.tuning.fake import FakeBench, occupancy_cost, simulated
 from kernels.tuning.objective import TIME_MARGIN, Series, choose
-from kernels.tuning.ports import Measurement, PlanError
+from kernels.tuning.ports import Energy, Measurement, PlanError
 from kernels.tuning.problems import ModelShape, problems_of
 from kernels.tuning.tuner import FINALISTS, Effort, Found, Progress, Tuner, finalists
 
@@ -35,7 +35,7 @@ def test_energy_takes_the_least_joules_within_the_margin_of_the_fastest() -> Non
     assert taken.seconds <= fastest * TIME_MARGIN
     assert taken.joules == min(cost.joules or 0 for cost in near)
     assert found.tried == len(costs)
-    assert found.failed == 0
+    assert found.failures == ()
 
 
 def test_time_takes_the_fastest() -> None:
@@ -57,7 +57,7 @@ def test_noise_never_costs_more_than_itself(noise: float) -> None:
 
 def test_the_default_stays_where_nothing_is_better_beyond_noise() -> None:
     def flat(problem: Problem, plan: Plan) -> Measurement:
-        return Measurement(1e-3, 0.3)
+        return Measurement(1e-3, simulated(0.3))
 
     (found,) = search(FakeBench(cost=flat, noise=0.03))
     assert found.plan == FakeBench().candidates(DECODE)[0]
@@ -69,8 +69,18 @@ def test_a_failing_plan_is_skipped_and_counted() -> None:
     bench = FakeBench(broken={best.plan, plans[1]})
     (found,) = search(bench)
     assert found.plan not in bench.broken
-    assert found.failed == 2
+    assert {failure.plan for failure in found.failures} == bench.broken
+    assert all("out of shared memory" in failure.reason for failure in found.failures)
     assert len(bench.checked) == len(plans)
+
+
+def test_a_plan_that_fails_only_when_it_is_run_at_length_is_out_and_no_other() -> None:
+    (best,) = search(FakeBench())
+    (found,) = search(bench := FakeBench(breaking={best.plan}))
+    assert found.plan not in bench.breaking
+    assert [(one.plan, "illegal memory access" in one.reason) for one in found.failures] == [(best.plan, True)]
+    skipped = Tuner(FakeBench(breaking={FakeBench().candidates(DECODE)[0]}), "energy", QUICK).tune([DECODE], (), print)
+    assert "illegal memory access" in skipped[0].reason
 
 
 def test_a_problem_whose_default_fails_is_left_out_with_its_reason() -> None:
@@ -119,10 +129,32 @@ def test_finalists_are_few_and_always_hold_the_default() -> None:
 def test_a_default_that_is_too_slow_loses_even_with_fewer_joules() -> None:
     slow, quick = Plan(1, 1, 1, 1), Plan(2, 2, 2, 2)
     series = {
-        slow: Series(slow, (Measurement(2.0, 1.0),) * 3),
-        quick: Series(quick, (Measurement(1.0, 3.0),) * 3),
+        slow: Series(slow, (Measurement(2.0, simulated(1.0)),) * 3),
+        quick: Series(quick, (Measurement(1.0, simulated(3.0)),) * 3),
     }
     assert choose(slow, series, "energy") == quick
+
+
+def test_seconds_are_never_compared_with_joules() -> None:
+    """A sensor that misses one window: 5e-4 "of something" would beat 0.2 J, and is the slower plan's time."""
+    quick, slow = Plan(1, 1, 1, 1), Plan(2, 2, 2, 2)
+    windows = (Measurement(5.1e-4, simulated(0.2)),) * 2
+    series = {
+        quick: Series(quick, (Measurement(5e-4, simulated(0.2)),) * 3),
+        slow: Series(slow, (*windows, Measurement(5.1e-4, None))),
+    }
+    assert choose(quick, series, "energy") == quick
+    assert choose(slow, series, "energy") == quick
+    with pytest.raises(ValueError, match="has no joules"):
+        series[slow].score("energy")
+
+
+def test_a_series_tells_where_its_joules_are_from_and_how_sure_they_are() -> None:
+    plan, readings = Plan(1, 1, 1, 1), (Energy(1.0, 0.1, "counter"), Energy(1.2, 0.1, "counter"))
+    two = Series(plan, tuple(Measurement(1.0, one) for one in readings))
+    assert two.energy == Energy(1.1, 0.1, "counter")
+    three = Series(plan, (*two.windows, Measurement(1.0, Energy(2.0, 0.1, "integrated"))))
+    assert three.energy == Energy(1.2, 0.5, "counter+integrated")
 
 
 @pytest.mark.parametrize("model", [ModelShape(), ModelShape(128, 0, 576, 7168), ModelShape(64, 8, 64, 2880, 128)])
