@@ -34,7 +34,7 @@ class ChatTemplate:
         self._writes_arguments = _WRITES_ARGUMENTS.search(source) is not None and "is string" not in source
         try:
             self._template = environment.from_string(source)
-        except TemplateError as error:
+        except (TemplateError, RecursionError) as error:
             raise ModelFormatError(f"The model's chat template does not compile: {error}.") from error
 
     def render(

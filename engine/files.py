@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from pathlib import Path
 
 from energyopt.core.errors import ConfigError, ModelFormatError
@@ -10,6 +11,25 @@ from energyopt.core.files import read_bounded
 
 _MAX_JSON = 256 * 2**20
 """Far above any real one: the largest tokenizer files are some 30 MB."""
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+
+
+def shown(value: object) -> str:
+    """A value as a message repeats it: whole where it is short, its beginning where a hostile file made it long."""
+    return _SHORT.repr(value)
+
+
+def read_text(path: Path, limit: int) -> str:
+    """The UTF-8 text in ``path``. Raises ModelFormatError if it is unreadable, larger than ``limit`` or not text."""
+    try:
+        return read_bounded(path, limit).decode("utf-8")
+    except ConfigError as error:
+        raise ModelFormatError(error.message) from error
+    except UnicodeDecodeError as error:
+        raise ModelFormatError(f"{path} cannot be read: {error}.") from error
 
 
 def read_json(path: Path) -> dict[str, object]:
@@ -31,5 +51,7 @@ def inside(directory: Path, name: str) -> Path:
     The file itself may be a link: download caches keep the bytes elsewhere and link to them.
     """
     if not name or name in (".", "..") or Path(name).name != name or "\\" in name or "\0" in name:
-        raise ModelFormatError(f"{directory} names the file {name!r}; only files inside the directory are allowed.")
+        raise ModelFormatError(
+            f"{directory} names the file {shown(name)}; only files inside the directory are allowed."
+        )
     return directory / name

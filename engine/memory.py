@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -37,6 +38,21 @@ def _cgroup_bytes() -> Bytes | None:
     except (OSError, ValueError):
         return None
     return None if limit == "max" else Bytes(max(0, int(limit) - used))
+
+
+def lazy_pages(size: int) -> mmap.mmap:
+    """``size`` zeroed bytes (at least one) that cost nothing until they are written; huge pages where there are any.
+
+    Private pages: the system gives huge ones to shared memory only where somebody set it up so. Raises MemoryError.
+    """
+    try:
+        memory = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, ValueError, OverflowError) as error:
+        raise MemoryError(f"{size} bytes") from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages gives small ones
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 @contextmanager

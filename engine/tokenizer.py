@@ -10,6 +10,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from energyopt.core.errors import ModelFormatError, UnsupportedModelError
 
-from .files import read_json
+from .files import read_json, shown
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = (
@@ -51,8 +52,17 @@ class BpeTokenizer:
         self._markers = {i: marker.content for i, marker in tokenizer.get_added_tokens_decoder().items()}
         self._raw = _raw_bytes(tokenizer)
         self.eos_ids = eos_ids
-        self.vocab_size: int = tokenizer.get_vocab_size()
+        self.vocab_size: int = 1 + max(tokenizer.get_vocab().values(), default=-1)
         self._bound = _ByteBound.of(tokenizer)
+
+    def limited(self, vocab_size: int) -> BpeTokenizer:
+        """The same but for ids from ``vocab_size`` on, which are none of its own: texts may still be encoded to them,
+        and whoever takes ids must refuse them."""
+        other = copy(self)
+        other.vocab_size = min(vocab_size, self.vocab_size)
+        other.eos_ids = frozenset(i for i in self.eos_ids if i < vocab_size)
+        other.special_ids = frozenset(i for i in self.special_ids if i < vocab_size)
+        return other
 
     def at_least(self, text: str) -> int:
         return 0 if self._bound is None else self._bound(text)
@@ -65,6 +75,10 @@ class BpeTokenizer:
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special)
         return text
+
+    def document(self) -> str:
+        """It as a ``tokenizer.json``, for programs that read those."""
+        return str(self._tokenizer.to_str())
 
     def token_text(self, token: int) -> str:
         name = self._tokenizer.id_to_token(token) if token in self.special_ids else None
@@ -80,9 +94,9 @@ class BpeTokenizer:
 def from_gguf(metadata: Mapping[str, object], path: Path) -> BpeTokenizer:
     """Build from the ``tokenizer.ggml.*`` keys. Raises ModelFormatError or UnsupportedModelError naming the key."""
     kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "gpt-2")
-    if kind != "gpt2" or pre not in _PATTERNS:
+    if kind != "gpt2" or not isinstance(pre, str) or pre not in _PATTERNS:
         raise UnsupportedModelError(
-            f"{path} has the tokenizer {kind!r} with pre-tokenizer {pre!r}; supported is 'gpt2' with one of "
+            f"{path} has the tokenizer {shown(kind)} with pre-tokenizer {shown(pre)}; supported is 'gpt2' with one of "
             f"{', '.join(_PATTERNS)}."
         )
     tokens = _strings(metadata, "tokenizer.ggml.tokens", path)
@@ -92,15 +106,15 @@ def from_gguf(metadata: Mapping[str, object], path: Path) -> BpeTokenizer:
     except Exception as error:  # the library raises bare Exception for a merge whose parts are not in the vocabulary
         raise ModelFormatError(f"{path}: the tokenizer's merges do not fit its vocabulary: {error}.") from error
     tokenizer = Tokenizer(model)
-    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _PATTERNS[str(pre)]]
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _PATTERNS[pre]]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
     special = _add_markers(tokenizer, tokens, metadata.get("tokenizer.ggml.token_type"))
-    ends = {metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")}
-    ends |= {tokenizer.token_to_id(name) for name in _END_NAMES}
-    eos = frozenset(i for i in ends if isinstance(i, int) and i < len(tokens))
+    ends = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    ends += [tokenizer.token_to_id(name) for name in _END_NAMES]
+    eos = frozenset(i for i in ends if isinstance(i, int) and 0 <= i < len(tokens))
     return BpeTokenizer(tokenizer, eos, special)
 
 
@@ -192,5 +206,5 @@ def _strings(metadata: Mapping[str, object], key: str, path: Path) -> list[str]:
 def _pair(merge: str, path: Path) -> tuple[str, str]:
     left, found, right = merge.partition(" ")
     if not found:
-        raise ModelFormatError(f"{path}: the merge {merge!r} is not two tokens.")
+        raise ModelFormatError(f"{path}: the merge {shown(merge)} is not two tokens.")
     return left, right

@@ -8,6 +8,7 @@ from energyopt.core.errors import UnsupportedModelError
 from kernels.ops import Scoring
 from kernels.rope_scaling import Yarn
 
+from ..files import shown
 from .family import Blueprint, Family
 from .hf_config import HfConfig, yarn_stretch
 from .layers.latent import LatentAttention, LatentSpec
@@ -29,9 +30,6 @@ class DeepseekSpec(DecoderSpec):
     rope: RopeSpec
     moe: MoeSpec
     sparse: tuple[bool, ...]
-
-    def problems(self) -> str | None:
-        return DecoderSpec.problems(self) or self.moe.problems()
 
 
 def deepseek_layer(spec: DeepseekSpec, load: Loader, index: int) -> PreNormLayer:
@@ -57,6 +55,7 @@ def read_deepseek(config: HfConfig, has_head: bool, moe: MoeSpec) -> DeepseekSpe
     config.refuse("moe_layer_freq", 1)
     hidden, layers, rope = config.whole("hidden_size"), config.layers(), config.whole("qk_rope_head_dim", 64)
     positions = config.rope(rope, config.number("rope_theta", 10000.0))
+    first = config.whole("first_k_dense_replace", 0)
     return DeepseekSpec(
         name=config.name,
         layers=layers,
@@ -69,7 +68,7 @@ def read_deepseek(config: HfConfig, has_head: bool, moe: MoeSpec) -> DeepseekSpe
         attention=read_latent(config, hidden, positions),
         rope=positions,
         moe=moe,
-        sparse=tuple(index >= config.whole("first_k_dense_replace", 0) for index in range(layers)),
+        sparse=tuple(index >= first for index in range(layers)),
     )
 
 
@@ -118,7 +117,7 @@ def read_v2(config: HfConfig, has_head: bool) -> DeepseekSpec:
     method = config.get("topk_method", "greedy")
     if method not in ("greedy", "group_limited_greedy"):
         raise UnsupportedModelError(
-            f"{config.path}: topk_method {method!r} is not supported; greedy and group_limited_greedy are."
+            f"{config.path}: topk_method {shown(method)} is not supported; greedy and group_limited_greedy are."
         )
     config.refuse("norm_topk_prob", False)
     moe = read_moe(config, "softmax", bias=False, grouped=method == "group_limited_greedy")

@@ -6,6 +6,7 @@ from typing import Any
 
 from energyopt.core.errors import ModelFormatError, UnsupportedModelError
 
+from ..files import shown
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .family import Family
 from .gemma3 import GEMMA3
@@ -37,10 +38,10 @@ def family_of(config: HfConfig) -> Family[Any]:
     if named is None:
         kind = config.get("model_type")
         found = next((family for family in FAMILIES if kind in family.model_types), None)
-        said = f"no architectures and the model_type {kind!r}"
+        said = f"no architectures and the model_type {shown(kind)}"
     else:
         found = next((family for family in FAMILIES if named in [[name] for name in family.architectures]), None)
-        said = f"the architectures {named}"
+        said = f"the architectures {shown(named)}"
     if found is not None:
         return found
     known = ", ".join(name for family in FAMILIES for name in family.architectures)
@@ -53,7 +54,7 @@ def read_spec(config: HfConfig, family: Family[Any], has_head: bool) -> DecoderS
         if (method := config.part(key).get("quant_method")) not in (None, *family.formats):
             known = ", ".join(("none", *family.formats))
             raise UnsupportedModelError(
-                f"{config.path}: weights quantized by {method!r} are not supported; for this family are: {known}."
+                f"{config.path}: weights quantized by {shown(method)} are not supported; for this family are: {known}."
             )
     spec: DecoderSpec = family.read(config, has_head)
     if problem := spec.problems():
@@ -65,5 +66,5 @@ def fp8_blocks(config: HfConfig) -> tuple[int, int]:
     """Rows and columns that share a scale where weights have eight bits; 128 each if nothing is said."""
     found = config.part("quantization_config").numbers("weight_block_size") or (128, 128)
     if len(found) != 2 or min(found) < 1:
-        raise ModelFormatError(f"{config.path}: weight_block_size = {list(found)} is not two sizes of at least 1.")
+        raise ModelFormatError(f"{config.path}: weight_block_size = {shown(found)} is not two sizes of at least 1.")
     return found[0], found[1]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from energyopt.core.errors import ModelFormatError, UnsupportedModelError
-from kernels.rope_scaling import Linear, Plain, Scaling
+from energyopt.core.errors import ModelFormatError
 
 from .family import Family
 from .gguf_file import GgufFile
-from .gguf_source import GgufTensors, entry, vocabulary
+from .gguf_source import GgufTensors, entry, linear_scaling, vocabulary
 from .qwen import QWEN2, QWEN3, QwenSpec
 from .spec import RopeSpec
 
@@ -43,7 +42,7 @@ def read_qwen_spec(file: GgufFile) -> QwenSpec:
         vocab=vocabulary(file),
         context=entry(file, f"{kind}.context_length", int),
         eps=entry(file, f"{kind}.attention.layer_norm_rms_epsilon", float),
-        rope=RopeSpec(head_dim, theta, _scaling(file, kind)),
+        rope=RopeSpec(head_dim, theta, linear_scaling(file, kind)),
         tied="output.weight" not in file.tensors,
         bias="blk.0.attn_q.bias" in file.tensors,
         out_bias="blk.0.attn_output.bias" in file.tensors,
@@ -51,18 +50,4 @@ def read_qwen_spec(file: GgufFile) -> QwenSpec:
     )
     if problem := spec.problems():
         raise ModelFormatError(f"{file.path}: {problem}.")
-    if theta <= 0:
-        raise ModelFormatError(f"{file.path}: rope base {theta} must be above 0.")
     return spec
-
-
-def _scaling(file: GgufFile, kind: str) -> Scaling:
-    named = entry(file, f"{kind}.rope.scaling.type", str, "none")
-    if named == "none":
-        return Plain()
-    factor = entry(file, f"{kind}.rope.scaling.factor", float, 0.0)
-    if named != "linear" or factor <= 0:
-        raise UnsupportedModelError(
-            f"{file.path} scales rope by {named!r} {factor}; supported are none, and linear by a factor above 0."
-        )
-    return Linear(factor)

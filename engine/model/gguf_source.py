@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, TypeVar
 
 import torch
 
 from energyopt.core.errors import ModelFormatError, UnsupportedModelError
+from kernels.rope_scaling import Linear, Plain, Scaling
 
+from ..files import shown
 from .family import Family
 from .gguf_file import GgufFile
 from .llama import LLAMA
 from .source import WHOLE, Part
-from .spec import LlamaSpec, RopeScaling
+from .spec import MOST_HEAD_DIM, Factors, LlamaSpec, RopeSpec
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
 _PARTS = {
@@ -95,7 +98,7 @@ def read_spec(file: GgufFile) -> LlamaSpec:
     architecture = entry(file, "general.architecture", str)
     experts = file.metadata.get("llama.expert_count", 0)
     if architecture != "llama" or experts:
-        found = f"{architecture!r}{' with experts' if experts else ''}"
+        found = f"{shown(architecture)}{' with experts' if experts else ''}"
         raise UnsupportedModelError(
             f"{file.path} has the architecture {found}; supported are 'llama' (dense), 'qwen2' and 'qwen3'."
         )
@@ -113,8 +116,7 @@ def read_spec(file: GgufFile) -> LlamaSpec:
         vocab=vocabulary(file),
         context=entry(file, "llama.context_length", int),
         eps=entry(file, "llama.attention.layer_norm_rms_epsilon", float),
-        rope_theta=entry(file, "llama.rope.freq_base", float, 10000.0),
-        rope_scaling=_scaling(file),
+        rope=RopeSpec(head_dim, entry(file, "llama.rope.freq_base", float, 10000.0), _scaling(file)),
         tied="output.weight" not in file.tensors,
         attention_bias="blk.0.attn_q.bias" in file.tensors,
         mlp_bias="blk.0.ffn_up.bias" in file.tensors,
@@ -133,15 +135,25 @@ def vocabulary(file: GgufFile) -> int:
     return table.shape[0]
 
 
-def _scaling(file: GgufFile) -> RopeScaling | None:
-    if "rope_freqs.weight" in file.tensors:
-        return RopeScaling("factors", factors=tuple(file.load("rope_freqs.weight").ravel().tolist()))
-    kind = entry(file, "llama.rope.scaling.type", str, "none")
-    if kind == "none":
-        return None
-    if kind != "linear":
-        raise UnsupportedModelError(f"{file.path} scales rope by {kind!r}; supported are none, linear and rope_freqs.")
-    return RopeScaling("linear", factor=entry(file, "llama.rope.scaling.factor", float))
+def _scaling(file: GgufFile) -> Scaling | Factors:
+    table = file.tensors.get("rope_freqs.weight")
+    if table is None:
+        return linear_scaling(file, "llama")
+    if math.prod(table.shape) > MOST_HEAD_DIM:
+        raise ModelFormatError(f"{file.path}: 'rope_freqs.weight' of shape {table.shape} is longer than any head.")
+    return Factors(tuple(file.load("rope_freqs.weight").ravel().tolist()))
+
+
+def linear_scaling(file: GgufFile, kind: str) -> Scaling:
+    """How the metadata of architecture ``kind`` says that positions are scaled: not, or all alike."""
+    named = entry(file, f"{kind}.rope.scaling.type", str, "none")
+    if named == "none":
+        return Plain()
+    if named != "linear":
+        raise UnsupportedModelError(
+            f"{file.path} scales rope by {shown(named)}; supported are none, linear and, for llama, rope_freqs."
+        )
+    return Linear(entry(file, f"{kind}.rope.scaling.factor", float))
 
 
 def _refuse_partial_rotation(file: GgufFile, spec: LlamaSpec) -> None:
@@ -162,5 +174,5 @@ def entry(file: GgufFile, key: str, kind: type[T], default: T | None = None) -> 
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return kind(value)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise ModelFormatError(f"{file.path}: {key} = {value!r} is not of type {kind.__name__}.")
+        raise ModelFormatError(f"{file.path}: {key} = {shown(value)} is not of type {kind.__name__}.")
     return value

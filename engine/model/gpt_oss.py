@@ -39,9 +39,6 @@ class GptOssSpec(HeadsSpec):
     alpha: float
     limit: float
 
-    def problems(self) -> str | None:
-        return HeadsSpec.problems(self) or self.moe.problems()
-
 
 def gpt_oss_layer(spec: GptOssSpec, load: Loader, index: int) -> PreNormLayer:
     """One layer."""

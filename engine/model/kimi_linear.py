@@ -29,9 +29,6 @@ class KimiLinearSpec(DecoderSpec):
     recurrent: tuple[bool, ...]
     sparse: tuple[bool, ...]
 
-    def problems(self) -> str | None:
-        return DecoderSpec.problems(self) or self.delta.problems() or self.moe.problems()
-
 
 def kimi_linear_layer(spec: KimiLinearSpec, load: Loader, index: int) -> PreNormLayer:
     """One layer, with attention of either kind."""
@@ -63,7 +60,7 @@ def read_kimi_linear(config: HfConfig, has_head: bool) -> KimiLinearSpec:
     key = linear.whole("head_dim", config.whole("linear_head_dim", 128))
     heads = linear.whole("num_heads", config.whole("linear_num_heads", 32))
     eps = config.number("rms_norm_eps", 1e-5)
-    full = linear.numbers("full_attn_layers") or tuple(range(5, layers + 1, 4))
+    full = frozenset(linear.numbers("full_attn_layers") or range(5, layers + 1, 4))
     pattern = ["full_attention" if i + 1 in full else "linear_attention" for i in range(layers)]
     first = config.whole("first_k_dense_replace", 1)
     blocks = ["dense" if i < first else "sparse" for i in range(layers)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from energyopt.core.errors import UnsupportedModelError
-
 from .family import Blueprint, Family
 from .hf_config import HfConfig
 from .layers.attention import Attention, AttentionSpec
@@ -11,7 +9,7 @@ from .layers.loader import Loader
 from .layers.mlp import GatedMlp
 from .layers.prenorm import PreNormLayer
 from .layers.rotary import Rotary
-from .spec import LlamaSpec, RopeScaling
+from .spec import LlamaSpec
 
 
 def llama_layer(spec: LlamaSpec, load: Loader, index: int) -> PreNormLayer:
@@ -25,14 +23,14 @@ def llama_layer(spec: LlamaSpec, load: Loader, index: int) -> PreNormLayer:
 
 def build_llama(spec: LlamaSpec, load: Loader) -> Blueprint:
     """One kind of layer, one of angles."""
-    rotary = Rotary(spec.frequencies(), load.device, load.activations)
-    return Blueprint(lambda index: llama_layer(spec, load, index), (rotary,))
+    return Blueprint(lambda index: llama_layer(spec, load, index), (Rotary.of(spec.rope, load),))
 
 
 def read_llama(config: HfConfig, has_head: bool) -> LlamaSpec:
     """The model's numbers out of ``config.json``."""
     config.refuse("hidden_act", "silu")
     hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    head_dim = config.whole("head_dim", hidden // max(heads, 1))
     return LlamaSpec(
         name=config.name,
         layers=config.layers(),
@@ -40,43 +38,15 @@ def read_llama(config: HfConfig, has_head: bool) -> LlamaSpec:
         intermediate=config.whole("intermediate_size"),
         heads=heads,
         kv_heads=config.whole("num_key_value_heads", heads),
-        head_dim=config.whole("head_dim", hidden // max(heads, 1)),
+        head_dim=head_dim,
         vocab=config.whole("vocab_size"),
         context=config.whole("max_position_embeddings", 2048),
         eps=config.number("rms_norm_eps", 1e-6),
-        rope_theta=_theta(config),
-        rope_scaling=_scaling(config),
+        rope=config.rope(head_dim, config.number("rope_theta", 10000.0)),
         tied=config.flag("tie_word_embeddings") or not has_head,
         attention_bias=config.flag("attention_bias"),
         mlp_bias=config.flag("mlp_bias"),
     )
-
-
-def _rope(config: HfConfig) -> HfConfig:
-    """``rope_parameters`` (transformers 5) or ``rope_scaling`` (before)."""
-    return config.part("rope_parameters") if config.get("rope_parameters") is not None else config.part("rope_scaling")
-
-
-def _theta(config: HfConfig) -> float:
-    return _rope(config).number("rope_theta", config.number("rope_theta", 10000.0))
-
-
-def _scaling(config: HfConfig) -> RopeScaling | None:
-    rope = _rope(config)
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return None
-    if kind == "linear":
-        return RopeScaling("linear", factor=rope.number("factor"))
-    if kind == "llama3":
-        return RopeScaling(
-            "llama3",
-            factor=rope.number("factor"),
-            low_freq_factor=rope.number("low_freq_factor"),
-            high_freq_factor=rope.number("high_freq_factor"),
-            original_context=rope.whole("original_max_position_embeddings"),
-        )
-    raise UnsupportedModelError(f"{config.path}: rope type {kind!r} is not supported; default, linear and llama3 are.")
 
 
 LLAMA = Family(("LlamaForCausalLM",), ("llama",), read_llama, build_llama)

@@ -31,9 +31,6 @@ class QwenSpec(HeadsSpec):
     moe: MoeSpec | None = None
     sparse: frozenset[int] = frozenset()
 
-    def problems(self) -> str | None:
-        return HeadsSpec.problems(self) or (self.moe.problems() if self.moe else None)
-
 
 def qwen_layer(spec: QwenSpec, load: Loader, index: int) -> PreNormLayer:
     """One layer."""
@@ -61,7 +58,7 @@ def read_qwen(config: HfConfig, has_head: bool, *, bias: bool, norms: bool, moe:
     hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     layers = config.layers()
     head_dim = config.whole("head_dim", hidden // max(heads, 1))
-    step, dense = config.whole("decoder_sparse_step", 1), config.numbers("mlp_only_layers")
+    step, dense = config.whole("decoder_sparse_step", 1), frozenset(config.numbers("mlp_only_layers"))
     sparse = frozenset(i for i in range(layers) if moe and (i + 1) % max(step, 1) == 0 and i not in dense)
     return QwenSpec(
         name=config.name,

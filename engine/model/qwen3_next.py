@@ -33,9 +33,6 @@ class Qwen3NextSpec(HeadsSpec):
     recurrent: tuple[bool, ...]
     sparse: tuple[bool, ...]
 
-    def problems(self) -> str | None:
-        return HeadsSpec.problems(self) or self.delta.problems() or self.moe.problems()
-
 
 def qwen3_next_layer(spec: Qwen3NextSpec, load: Loader, index: int) -> PreNormLayer:
     """One layer, with attention of either kind."""
@@ -69,7 +66,7 @@ def read_qwen3_next(config: HfConfig, has_head: bool) -> Qwen3NextSpec:
     layers, hidden, head_dim = config.layers(), config.whole("hidden_size"), config.whole("head_dim", 256)
     every = max(1, config.whole("full_attention_interval", 4))
     pattern = ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers)]
-    step, dense = max(1, config.whole("decoder_sparse_step", 1)), config.numbers("mlp_only_layers")
+    step, dense = max(1, config.whole("decoder_sparse_step", 1)), frozenset(config.numbers("mlp_only_layers"))
     share = config.part("rope_parameters").number("partial_rotary_factor", config.number("partial_rotary_factor", 0.25))
     eps = config.number("rms_norm_eps", 1e-6)
     return Qwen3NextSpec(

@@ -6,46 +6,48 @@ Built from a GGUF header or from a Hugging Face ``config.json``; knows neither f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 
-from kernels.rope_scaling import Plain, Scaling
+from kernels.rope_scaling import Linear, Llama3, Plain, Scaling, Yarn
+
+_SLOWEST = 1e-6
+"""Turns within a context that YaRN's bounds must exceed; one over it, that they must not."""
+
+
+MOST_LAYERS = 10_000
+"""A list by layer is never longer than this; a false number of layers would make one."""
+MOST_HEAD_DIM = 1 << 16
+_MOST_SIZE = 1 << 24
+_MOST: Mapping[str, int] = {
+    "layers": MOST_LAYERS,
+    "head_dim": MOST_HEAD_DIM,
+    "rope.width": MOST_HEAD_DIM,
+    "local_rope.width": MOST_HEAD_DIM,
+    "context": (1 << 31) - 1,
+}
+"""Sizes that no model exceeds, where they are not those of any dimension: what they multiply to fits into 64 bits, and
+what is made before a tensor's shape contradicts them stays small."""
 
 
 @dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """How rotary frequencies are stretched for long contexts.
+class Factors:
+    """Explicit divisors of rotary frequencies, one each, as GGUF files carry them."""
 
-    ``linear`` divides every frequency by ``factor``. ``llama3`` keeps high frequencies, divides low ones and blends
-    between (Llama 3.1 model card and the transformers function of that name). ``factors`` are explicit divisors, one
-    per frequency, as GGUF files carry them; they exclude the other two.
-    """
+    divisors: tuple[float, ...]
 
-    kind: str
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_context: int = 8192
-    factors: tuple[float, ...] = ()
+    def apply(self, frequencies: torch.Tensor, base: float) -> tuple[torch.Tensor, float]:
+        return frequencies / torch.tensor(self.divisors, dtype=frequencies.dtype), 1.0
 
-    def apply(self, frequencies: list[float]) -> list[float]:
-        """Scaled angular frequencies, radians per token."""
-        if self.factors:
-            return [frequency / factor for frequency, factor in zip(frequencies, self.factors, strict=True)]
-        if self.kind == "linear":
-            return [frequency / self.factor for frequency in frequencies]
-        return [self._llama3(frequency) for frequency in frequencies]
 
-    def _llama3(self, frequency: float) -> float:
-        turns = self.original_context * frequency / (2 * math.pi)
-        if turns < self.low_freq_factor:
-            return frequency / self.factor
-        if turns > self.high_freq_factor:
-            return frequency
-        blend = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        return (1 - blend) * frequency / self.factor + blend * frequency
+@runtime_checkable
+class HasProblems(Protocol):
+    """A part of a model's numbers that can say what makes them impossible; sizes and signs are checked before."""
+
+    def problems(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +63,20 @@ class DecoderSpec:
     tied: bool = False
 
     def problems(self) -> str | None:
-        """What makes these numbers impossible, or None: no size is below 1, and no other number below 0."""
+        """What makes these numbers impossible, or None: no size is below 1 or beyond any model's, no other number is
+        below 0, and no part has a problem of its own."""
+        if not self.eps > 0:
+            return f"eps {self.eps} must be above 0"
         for name, value in _numbers(self, ""):
             if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
                 return f"{name} {value} must be a finite number of at least 0"
             if isinstance(value, int) and value < 1:
                 return f"{name} {value} is below 1"
-        return None if self.eps > 0 else f"eps {self.eps} must be above 0"
+            if isinstance(value, int) and value > (most := _MOST.get(name, _MOST_SIZE)):
+                return f"{name} {value} is above {most}, which no model needs"
+        parts = (getattr(self, one.name) for one in fields(self))
+        found = (part.problems() for part in parts if isinstance(part, HasProblems))
+        return next(filter(None, found), None)
 
 
 def _numbers(spec: object, prefix: str) -> Iterator[tuple[str, object]]:
@@ -85,7 +94,25 @@ class RopeSpec:
 
     width: int
     theta: float
-    scaling: Scaling = field(default_factory=Plain)
+    scaling: Scaling | Factors = field(default_factory=Plain)
+
+    def problems(self) -> str | None:
+        """What makes these numbers impossible, or None."""
+        if self.width % 2 or self.theta <= 0:
+            return f"rope over {self.width} columns of base {self.theta} is not possible"
+        match self.scaling:
+            case Factors(divisors):
+                if len(divisors) != self.width // 2:
+                    return f"{len(divisors)} rope factors for {self.width // 2} frequencies"
+                if not all(math.isfinite(one) and one > 0 for one in divisors):
+                    return f"a rope factor, {min(divisors)}, must be a finite number above 0"
+            case Linear(factor) | Llama3(factor) | Yarn(factor) if factor <= 0:
+                return f"the rope factor {factor} must be above 0"
+            case Llama3(_, low, high) if not 0 < low < high:
+                return f"rope factors from {low} to {high} are not ascending"
+            case Yarn(_, context, fast, slow) if not (_SLOWEST <= slow <= fast <= 1 / _SLOWEST and self.theta > 1):
+                return f"YaRN over {context} positions of base {self.theta} from {fast} to {slow} is not possible"
+        return None
 
     def angles(self) -> tuple[list[float], float]:
         """Scaled frequency of each rotated pair, radians a token, and what cosines and sines are multiplied by."""
@@ -116,15 +143,11 @@ def head_problems(heads: int, kv_heads: int, head_dim: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaSpec(DecoderSpec):
+class LlamaSpec(HeadsSpec):
     """Shape and constants of a Llama."""
 
     intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    rope_theta: float
-    rope_scaling: RopeScaling | None = None
+    rope: RopeSpec
     attention_bias: bool = False
     mlp_bias: bool = False
 
@@ -137,22 +160,3 @@ class LlamaSpec(DecoderSpec):
     def kv_rows(self) -> int:
         """Output rows of the key projection, and of the value projection."""
         return self.kv_heads * self.head_dim
-
-    def frequencies(self) -> list[float]:
-        """Angular frequency of each rotated pair, ``theta^(-2i/head_dim)``, scaled."""
-        pairs = self.head_dim // 2
-        plain = [self.rope_theta ** (-2 * i / self.head_dim) for i in range(pairs)]
-        return self.rope_scaling.apply(plain) if self.rope_scaling else plain
-
-    def problems(self) -> str | None:
-        """What makes these numbers impossible, or None."""
-        numbers = (self.layers, self.hidden, self.intermediate, self.heads, self.kv_heads, self.head_dim, self.vocab)
-        if min(*numbers, self.context) < 1:
-            return "a size is below 1"
-        if problem := head_problems(self.heads, self.kv_heads, self.head_dim):
-            return problem
-        if not (self.eps > 0 and self.rope_theta > 0):
-            return f"eps {self.eps} and rope theta {self.rope_theta} must be above 0"
-        if self.rope_scaling and self.rope_scaling.factors and len(self.rope_scaling.factors) != self.head_dim // 2:
-            return f"{len(self.rope_scaling.factors)} rope factors for {self.head_dim // 2} frequencies"
-        return None

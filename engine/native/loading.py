@@ -7,8 +7,10 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from energyopt.core.config import EngineConfig
+from energyopt.core.errors import ConfigError
 from kernels.cpu.compiler import NoCompilerError
 from kernels.cpu.library import best_library
+from kernels.cpu.program import NativeError
 
 from ..memory import foreign_memory_errors
 from ..model.gguf_source import GgufSource
@@ -57,7 +59,7 @@ def wanted_weights(config: EngineConfig, opened: OpenedModel, source: ModelSourc
 def load_native(config: EngineConfig, opened: OpenedModel, source: ModelSource) -> NativeLoaded | None:
     """The model in the native library; None where torch is to compute it, which the log explains if it is a pity.
 
-    Raises ModelFormatError, UnsupportedModelError, OutOfMemoryError.
+    Raises ModelFormatError, UnsupportedModelError, OutOfMemoryError; ConfigError for threads that do not start.
     """
     wanted = wanted_weights(config, opened, source)
     if wanted is None:
@@ -69,8 +71,11 @@ def load_native(config: EngineConfig, opened: OpenedModel, source: ModelSource) 
         return None
     threads, spec = usable_threads(config), source.spec
     assert isinstance(spec, LlamaSpec)
-    with foreign_memory_errors(f"The weights of {config.model}"):
-        model = NativeModel(spec, source, _blocks(source, wanted), library, threads, _name(source, wanted))
+    try:
+        with foreign_memory_errors(f"The weights of {config.model}"):
+            model = NativeModel(spec, source, _blocks(source, wanted), library, threads, _name(source, wanted))
+    except NativeError as error:
+        raise ConfigError(f"threads = {threads} is not possible here: {error}; fewer may be.") from error
     logger.info("Weights are kept as %s, computed by native kernels (%s).", model.quantization, model.variant)
     values = {field.name: getattr(opened, field.name) for field in fields(opened)}
     return NativeLoaded(**{**values, "dtype": model.dtype}, model=model)

@@ -63,7 +63,7 @@ class NativeModel:
         )
         for index in range(spec.layers):  # a false number of layers must end here, not after as many allocations
             source.tensor(f"model.layers.{index}.input_layernorm.weight", (spec.hidden,))
-        self.program = Program(library, shape, spec.frequencies(), threads)
+        self.program = Program(library, shape, spec.rope.angles()[0], threads)
         try:
             self._load(_Reader(spec, source, blocks), threads)
         except BaseException:
@@ -80,10 +80,21 @@ class NativeModel:
         self.program.close()
 
     def _load(self, reader: _Reader, threads: int) -> None:
+        """Each thread packs what it read before it reads more: the weights are never in memory twice."""
+
+        def bring(parts: Iterator[_Part]) -> None:
+            for part in parts:
+                self.program.matrix(part.name, part.layer, part.blocks, part.bias)
+
         with ThreadPoolExecutor(threads, thread_name_prefix="load-weights") as pool:
-            for parts in (reader.ends(), *pool.map(reader.layer, range(self.spec.layers))):
-                for part in parts:
-                    self.program.matrix(part.name, part.layer, part.blocks, part.bias)
+            tasks = [pool.submit(bring, reader.ends())]
+            tasks += [pool.submit(bring, reader.layer(index)) for index in range(self.spec.layers)]
+            try:
+                for task in tasks:
+                    task.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
         if self.spec.tied:
             self.program.tie()
         for which, layer, weight in reader.norms():
@@ -98,25 +109,22 @@ class _Reader:
         self._source = source
         self._blocks = blocks
 
-    def ends(self) -> list[_Part]:
+    def ends(self) -> Iterator[_Part]:
         shape = (self._spec.vocab, self._spec.hidden)
-        parts = [_Part("embedding", 0, self._blocks.blocks("model.embed_tokens.weight", shape), None)]
+        yield _Part("embedding", 0, self._blocks.blocks("model.embed_tokens.weight", shape), None)
         if not self._spec.tied:
-            parts.append(_Part("head", 0, self._blocks.blocks("lm_head.weight", shape), None))
-        return parts
+            yield _Part("head", 0, self._blocks.blocks("lm_head.weight", shape), None)
 
-    def layer(self, index: int) -> list[_Part]:
+    def layer(self, index: int) -> Iterator[_Part]:
         spec = self._spec
         name = f"model.layers.{index}."
         attention, mlp = name + "self_attn.", name + "mlp."
         qkv = {"q_proj": spec.query_rows, "k_proj": spec.kv_rows, "v_proj": spec.kv_rows}
         gate_up = {"gate_proj": spec.intermediate, "up_proj": spec.intermediate}
-        return [
-            self._part("qkv", index, attention, qkv, spec.hidden, spec.attention_bias),
-            self._part("out", index, attention, {"o_proj": spec.hidden}, spec.query_rows, spec.attention_bias),
-            self._part("gate_up", index, mlp, gate_up, spec.hidden, spec.mlp_bias),
-            self._part("down", index, mlp, {"down_proj": spec.hidden}, spec.intermediate, spec.mlp_bias),
-        ]
+        yield self._part("qkv", index, attention, qkv, spec.hidden, spec.attention_bias)
+        yield self._part("out", index, attention, {"o_proj": spec.hidden}, spec.query_rows, spec.attention_bias)
+        yield self._part("gate_up", index, mlp, gate_up, spec.hidden, spec.mlp_bias)
+        yield self._part("down", index, mlp, {"down_proj": spec.hidden}, spec.intermediate, spec.mlp_bias)
 
     def norms(self) -> Iterator[tuple[str, int, torch.Tensor]]:
         for index in range(self._spec.layers):

@@ -16,10 +16,10 @@ from energyopt.core.clock import Clock
 from energyopt.core.config import EngineConfig
 from energyopt.core.errors import ConfigError, EngineError, OutOfMemoryError
 from energyopt.core.units import Bytes
-from kernels.cpu.program import Step
+from kernels.cpu.program import NativeError, Step
 
 from ..batch import Batch, CacheShape, StepResult
-from ..memory import available_bytes, foreign_memory_errors
+from ..memory import available_bytes, foreign_memory_errors, lazy_pages
 from ..models import OpenedModel, usable_threads
 from ..sampler import Sampler
 from .model import NativeModel
@@ -42,13 +42,18 @@ class NativeRunner:
     max_draft_tokens = MOST_DRAFT
 
     def __init__(self, loaded: OpenedModel, model: NativeModel, config: EngineConfig, clock: Clock) -> None:
+        """Raises ConfigError or OutOfMemoryError for a pool of no possible size; the model is then closed."""
         self._model = model
         self._clock = clock
         self._sampler = Sampler(config.seed, loaded.tokenizer.eos_ids)
         self._threads = usable_threads(config)
         self._policy = ThreadPolicy(self._threads) if config.threads is None else None
-        self._shape = cache_shape(model, config, loaded.max_model_len)
-        memory = _allocate(self._shape)
+        try:
+            self._shape = cache_shape(model, config, loaded.max_model_len)
+            memory = _allocate(self._shape)
+        except BaseException:
+            model.close()
+            raise
         rows = model.spec.layers * model.spec.kv_heads
         pool = np.frombuffer(memory, np.uint16)[: rows * self._shape.num_blocks * self._block_size()]
         pool = pool.reshape(rows, self._shape.num_blocks, -1)
@@ -110,8 +115,11 @@ class NativeRunner:
         rows = len(step.tokens)
         threads = self._threads if self._policy is None else self._policy.choose(rows)
         start = self._clock.now()
-        with foreign_memory_errors(f"A step of {rows} tokens"):
-            logits = torch.from_numpy(self._model.program.step(step, threads))
+        try:
+            with foreign_memory_errors(f"A step of {rows} tokens"):
+                logits = torch.from_numpy(self._model.program.step(step, threads))
+        except NativeError as error:
+            raise EngineError(f"The native kernels refuse a step of {rows} tokens: {error}.") from error
         if self._policy is not None:
             self._learn(self._policy, rows, threads, self._clock.now() - start)
         return logits
@@ -169,11 +177,9 @@ def cache_shape(model: NativeModel, config: EngineConfig, max_model_len: int) ->
 
 
 def _allocate(shape: CacheShape) -> mmap.mmap:
-    """Zeroed pages that cost nothing until they are written, huge ones where there are. Raises OutOfMemoryError."""
+    """Raises OutOfMemoryError."""
     size = shape.num_blocks * shape.bytes_per_block
     if size > available_bytes(_CPU):
         raise OutOfMemoryError(f"A KV pool of {shape.num_blocks} blocks ({size} bytes) did not fit into memory.")
-    memory = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+    with foreign_memory_errors(f"A KV pool of {shape.num_blocks} blocks ({size} bytes)"):
+        return lazy_pages(size)

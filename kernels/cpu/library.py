@@ -14,7 +14,7 @@ from typing import Any
 from .compiler import NoCompilerError, built
 from .instructions import Variant, runnable
 
-_VERSION = 1
+_VERSION = 2
 
 
 class Shape(Structure):
@@ -30,7 +30,7 @@ class StepBatch(Structure):
     """``struct Batch`` of model.h."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("rows", "spans", "wanted", "stride")),
+        *((name, c_int32) for name in ("rows", "spans", "wanted", "stride", "entries")),
         *((name, c_void_p) for name in ("tokens", "positions")),
         *((name, c_void_p) for name in ("span_row", "span_start", "span_count", "span_table", "tables")),
         ("wanted_rows", c_void_p),
@@ -52,8 +52,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "native_pool": (None, (c_void_p, c_void_p, c_int, c_int)),
     "native_step": (c_int, (c_void_p, POINTER(StepBatch), c_int)),
     "native_multiply": (c_int, (c_void_p, c_int, c_int, c_void_p, c_int, c_void_p, c_int, c_int)),
-    "native_read_rate": (c_double, (c_size_t, c_int, c_double)),
-    "native_product_rate": (c_double, (c_int, c_double)),
+    "native_read_rate": (c_int, (c_size_t, c_int, c_double, POINTER(c_double))),
+    "native_product_rate": (c_int, (c_int, c_double, POINTER(c_double))),
 }
 
 

@@ -1,6 +1,8 @@
 // A Llama's weights in packed form, and one step of it: tokens in, logits out, keys and values into the pool.
 #pragma once
 #include <memory>
+#include <stdexcept>
+#include <string>
 
 #include "attention.h"
 #include "packing.h"
@@ -18,7 +20,7 @@ struct Layer {
 // One step. Rows are new tokens; ``wanted`` names the rows whose logits are asked for, one output row each, of
 // ``stride`` floats.
 struct Batch {
-    int32_t rows, spans, wanted, stride;
+    int32_t rows, spans, wanted, stride, entries;    // entries: of ``tables``
     const int32_t *tokens, *positions;               // (rows,)
     const int32_t *span_row, *span_start, *span_count, *span_table;  // (spans,); the last is an offset into ``tables``
     const int32_t* tables;
@@ -46,12 +48,14 @@ public:
     Team& team() { return team_; }
 
     void step(const Batch& batch, int threads) {
+        check(batch);
         reserve(batch.rows);
         auto plan = std::make_shared<const Plan>(plan_step(batch));
         team_.run(threads, [this, plan](Lane& lane) { program(lane, *plan->scratch, *plan); });
     }
 
 private:
+    static constexpr int MOST_POSITIONS = 1 << 30;
     static constexpr int FEW = 8;  // rows that one piece of row-wise work takes
 
     // Which query rows of which span one piece of attention computes; rows count heads of the group within tokens.
@@ -76,6 +80,34 @@ private:
     };
 
     int group() const { return shape_.heads / shape_.kv_heads; }
+
+    // Every number of a batch is an address in the end, so none is believed.
+    void check(const Batch& batch) const {
+        if (pool_.block_tokens < 1) throw std::invalid_argument("there is no pool");
+        for (int row = 0; row < batch.rows; ++row) require(batch.tokens[row], shape_.vocab, "token");
+        for (int i = 0; i < batch.wanted; ++i) require(batch.wanted_rows[i], batch.rows, "wanted row");
+        if (batch.wanted && batch.stride < head_.rows()) throw std::invalid_argument("the rows of logits are too short");
+        int next = 0;
+        for (int i = 0; i < batch.spans; ++i, next += batch.span_count[i - 1]) check_span(batch, i, next);
+        if (next != batch.rows) throw std::invalid_argument("the spans are not all rows of the batch");
+    }
+
+    void check_span(const Batch& batch, int i, int row) const {
+        int start = batch.span_start[i], count = batch.span_count[i], table = batch.span_table[i];
+        if (batch.span_row[i] != row || count < 1 || count > batch.rows - row)
+            throw std::invalid_argument("the spans do not lie end to end");
+        if (start < 0 || start > MOST_POSITIONS - count) throw std::invalid_argument("a position is out of range");
+        for (int j = 0; j < count; ++j)
+            if (batch.positions[row + j] != start + j) throw std::invalid_argument("positions are not those of the span");
+        int blocks = (start + count - 1) / pool_.block_tokens + 1;
+        if (table < 0 || blocks > batch.entries - table) throw std::invalid_argument("a block table is too short");
+        for (int j = 0; j < blocks; ++j) require(batch.tables[table + j], pool_.blocks, "block");
+    }
+
+    static void require(int value, int limit, const char* what) {
+        if (value < 0 || value >= limit)
+            throw std::invalid_argument(std::string(what) + " " + std::to_string(value) + " is not below " + std::to_string(limit));
+    }
 
     void reserve(int rows) {
         if (scratch_ && scratch_->rows >= rows) return;

@@ -35,7 +35,7 @@ Matrix& matrix_of(Model& model, int part, int index) {
 #pragma GCC visibility push(default)
 extern "C" {
 
-int native_version() { return 1; }
+int native_version() { return 2; }
 
 const char* native_variant() { return VARIANT; }
 
@@ -110,8 +110,12 @@ int native_multiply(Model* model, int part, int layer, const float* x, int token
     });
 }
 
-double native_read_rate(size_t bytes, int threads, double seconds) { return read_rate(bytes, threads, seconds); }
+int native_read_rate(size_t bytes, int threads, double seconds, double* rate) {
+    return guarded([&] { *rate = read_rate(bytes, threads, seconds); });
+}
 
-double native_product_rate(int threads, double seconds) { return product_rate(threads, seconds); }
+int native_product_rate(int threads, double seconds, double* rate) {
+    return guarded([&] { *rate = product_rate(threads, seconds); });
+}
 }
 #pragma GCC visibility pop

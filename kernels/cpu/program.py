@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 import torch
@@ -41,7 +42,10 @@ class Step:
 
 
 class Program:
-    """One model. Not thread-safe; ``close`` frees it. Raises NativeError, MemoryError."""
+    """One model; ``close`` frees it. Raises NativeError, MemoryError.
+
+    Not thread-safe, but for ``matrix``: several threads may bring different ones.
+    """
 
     def __init__(self, library: ctypes.CDLL, shape: Shape, frequencies: Sequence[float], threads: int) -> None:
         self._library = library
@@ -52,8 +56,9 @@ class Program:
         table = np.asarray(frequencies, np.float32)
         self._model: int | None = library.native_open(ctypes.byref(shape), table.ctypes.data, threads)
         if not self._model:
-            self._check(2)
+            raise NativeError(f"A model of {threads} threads: {library.native_error().decode('utf-8', 'replace')}")
         self.variant: str = library.native_variant().decode()
+        self._placing = Lock()
 
     def matrix(self, part: str, layer: int, blocks: Blocks, bias: torch.Tensor | None = None) -> None:
         """Set a weight (``PARTS``); its bytes are copied and may then go."""
@@ -61,7 +66,8 @@ class Program:
         own = None if bias is None else np.ascontiguousarray(bias.float().numpy())
         place = (self._model, PARTS[part], layer)
         pointer = None if own is None else own.ctypes.data
-        self._check(self._library.native_matrix(*place, int(blocks.kind), blocks.rows, blocks.width, pointer))
+        with self._placing:
+            self._check(self._library.native_matrix(*place, int(blocks.kind), blocks.rows, blocks.width, pointer))
         self._library.native_pack(*place, 0, blocks.rows, data.ctypes.data)
 
     def tie(self) -> None:
@@ -83,7 +89,11 @@ class Program:
         self._library.native_pool(self._model, pool.ctypes.data, pool.shape[1], block_tokens)
 
     def step(self, step: Step, threads: int) -> Floats:
-        """Logits (wanted, vocab), which the next step overwrites."""
+        """Logits (wanted, vocab), which the next step overwrites.
+
+        What the numbers say is checked by the library, which sees no array's length: NativeError names what is wrong.
+        """
+        _check_arrays(step)
         wanted = len(step.wanted)
         if len(self._logits) < wanted:
             self._logits = np.empty((wanted, self._vocab_rows), np.float32)
@@ -93,6 +103,7 @@ class Program:
             spans=len(step.spans),
             wanted=wanted,
             stride=self._vocab_rows,
+            entries=len(step.tables),
             tokens=step.tokens.ctypes.data,
             positions=step.positions.ctypes.data,
             span_row=span_row.ctypes.data,
@@ -125,9 +136,25 @@ class Program:
             self._model = None
 
     def _check(self, status: int) -> None:
-        if status == 0:
-            return
-        message = self._library.native_error().decode()
-        if status == _OUT_OF_MEMORY or "memory" in message:
-            raise MemoryError(message)
-        raise NativeError(message)
+        check(self._library, status)
+
+
+def check(library: ctypes.CDLL, status: int) -> None:
+    """Raise what a function's ``status`` says: MemoryError, NativeError or nothing."""
+    if status == 0:
+        return
+    message = library.native_error().decode("utf-8", "replace")
+    if status == _OUT_OF_MEMORY:
+        raise MemoryError(message)
+    raise NativeError(message)
+
+
+def _check_arrays(step: Step) -> None:
+    """Raise NativeError unless the arrays are what the library will take their addresses for."""
+    for name in ("tokens", "positions", "spans", "tables", "wanted"):
+        array = getattr(step, name)
+        wide = name == "spans"
+        if array.dtype != np.int32 or not array.flags.c_contiguous or array.ndim != 1 + wide:
+            raise NativeError(f"{name} is not a contiguous array of 32-bit integers.")
+    if len(step.positions) != len(step.tokens) or step.spans.shape[1] != 4:
+        raise NativeError(f"{len(step.positions)} positions and {step.spans.shape[1]} columns of spans do not fit.")

@@ -6,6 +6,8 @@ import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
+from .program import check
+
 READ_BYTES = 64 << 20
 """Beyond most caches, and filled in a tenth of a second."""
 _NODES = Path("/sys/devices/system/node")
@@ -24,10 +26,15 @@ class Speed:
         return f"{count}: {self.read / 1e9:.1f} GB/s, {self.operations / 1e9:.0f} Gop/s"
 
 
-def measure(library: ctypes.CDLL, threads: int, seconds: float = 0.1) -> Speed:
-    """The best of what fits into ``seconds`` for each of the two; the machine's other work counts against it."""
-    read = library.native_read_rate(READ_BYTES, threads, seconds)
-    return Speed(threads, float(read), float(library.native_product_rate(threads, seconds)))
+def measure(library: ctypes.CDLL, threads: int, seconds: float = 0.1, read_bytes: int = READ_BYTES) -> Speed:
+    """The best of what fits into ``seconds`` for each of the two; the machine's other work counts against it.
+
+    Raises NativeError (threads that cannot be started) or MemoryError.
+    """
+    read, operations = ctypes.c_double(), ctypes.c_double()
+    check(library, library.native_read_rate(read_bytes, threads, seconds, ctypes.byref(read)))
+    check(library, library.native_product_rate(threads, seconds, ctypes.byref(operations)))
+    return Speed(threads, read.value, operations.value)
 
 
 def numa_nodes(folder: Path = _NODES) -> int:

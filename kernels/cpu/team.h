@@ -90,18 +90,17 @@ class Team {
 public:
     using Program = std::function<void(Lane&)>;
 
+    // Throws system_error where a thread cannot be started; those that were end first.
     explicit Team(int threads) {
-        for (int number = 1; number < threads; ++number) threads_.emplace_back([this, number] { serve(number); });
+        try {
+            for (int number = 1; number < threads; ++number) threads_.emplace_back([this, number] { serve(number); });
+        } catch (...) {
+            end();
+            throw;
+        }
     }
 
-    ~Team() {
-        {
-            std::lock_guard guard(mutex_);
-            closing_ = true;
-        }
-        wake_.notify_all();
-        for (auto& thread : threads_) thread.join();
-    }
+    ~Team() { end(); }
 
     int size() const { return int(threads_.size()) + 1; }
 
@@ -128,6 +127,15 @@ private:
         Program program;
         int threads = 1;
     };
+
+    void end() {
+        {
+            std::lock_guard guard(mutex_);
+            closing_ = true;
+        }
+        wake_.notify_all();
+        for (auto& thread : threads_) thread.join();
+    }
 
     void serve(int number) {
         uint64_t seen = 0;

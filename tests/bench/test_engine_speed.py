@@ -94,7 +94,7 @@ def _transformers(dtype: torch.dtype) -> Generate:
         num_key_value_heads=spec.kv_heads,
         max_position_embeddings=spec.context,
         rms_norm_eps=spec.eps,
-        rope_parameters={"rope_type": "default", "rope_theta": spec.rope_theta},
+        rope_parameters={"rope_type": "default", "rope_theta": spec.rope.theta},
         tie_word_embeddings=spec.tied,
         bos_token_id=1,
         eos_token_id=None,

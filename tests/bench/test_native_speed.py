@@ -27,6 +27,7 @@ from engine.request import Request, SamplingParams
 from engine.runner import TorchRunner
 from engine.runners import open_runner
 from kernels.cpu.library import best_library
+from kernels.cpu.speed import measure
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
 MODEL = "smollm2-135m"
@@ -130,8 +131,8 @@ def llamas() -> Iterator[dict[str, Llama]]:
 
 def _limits() -> tuple[float, float]:
     """Bytes and operations a second that this machine reaches at best, now."""
-    library = best_library()
-    return library.native_read_rate(200_000_000, THREADS, 1.0), library.native_product_rate(THREADS, 1.0)
+    found = measure(best_library(), THREADS, 0.3, read_bytes=200_000_000)
+    return found.read, found.operations
 
 
 def _compare(engines: dict[str, Timed], kind: str, batch: int, tokens: int, steps: int) -> dict[str, float]:

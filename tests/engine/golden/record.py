@@ -102,7 +102,7 @@ def transformers_model(source: GgufSource) -> Any:
             num_key_value_heads=spec.kv_heads,
             max_position_embeddings=spec.context,
             rms_norm_eps=spec.eps,
-            rope_parameters={"rope_type": "default", "rope_theta": spec.rope_theta},
+            rope_parameters={"rope_type": "default", "rope_theta": spec.rope.theta},
             tie_word_embeddings=spec.tied,
         )
     )

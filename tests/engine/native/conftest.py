@@ -118,7 +118,7 @@ def twin_of(model: NativeModel, config: EngineConfig, bits: int) -> twin.TwinMod
         layers.append(twin.TwinLayer(*norms, *qkv, *out, *gate_up, *down))
     embedding = quantize(source.tensor("model.embed_tokens.weight", (VOCAB, HIDDEN)), bits)
     head = embedding if spec.tied else quantize(source.tensor("lm_head.weight", (VOCAB, HIDDEN)), bits)
-    frequencies = torch.tensor(spec.frequencies(), dtype=torch.float32)
+    frequencies = torch.tensor(spec.rope.angles()[0], dtype=torch.float32)
     return twin.TwinModel(HEADS, KV_HEADS, spec.eps, frequencies, embedding, head, norm("model.norm"), layers)
 
 

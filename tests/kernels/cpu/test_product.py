@@ -6,12 +6,12 @@ import ctypes
 from typing import TYPE_CHECKING
 
 import gguf
-import numpy as np
 import pytest
 import torch
 
 from kernels.cpu import twin
 from kernels.cpu.blocks import Blocks, Kind, quantize
+from kernels.cpu.speed import measure
 
 if TYPE_CHECKING:
     from tests.kernels.cpu.conftest import Multiplier
@@ -82,6 +82,12 @@ def test_activations_are_rounded_as_the_twin_says() -> None:
 
 
 def test_measured_limits_are_plausible(native: ctypes.CDLL) -> None:
-    assert native.native_read_rate(1 << 24, 1, 0.02) > 1e8
-    assert native.native_product_rate(1, 0.02) > 1e8
-    assert np.isfinite(native.native_read_rate(1 << 22, 2, 0.01))
+    for threads in (1, 2):
+        found = measure(native, threads, 0.01, read_bytes=1 << 22)
+        assert found.read > 1e8
+        assert found.operations > 1e8
+
+
+def test_a_measurement_that_fails_is_an_error(native: ctypes.CDLL) -> None:
+    with pytest.raises(MemoryError, match="out of memory"):
+        measure(native, 1, 0.01, read_bytes=1 << 60)
