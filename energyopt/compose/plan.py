@@ -123,10 +123,9 @@ def launch_commands(plan: GpuPlan, chosen: Plan, model: str) -> list[str]:
         pools.insert(0, ("prefill", chosen.prefill))
     for role, pool in pools:
         command = vllm_command(Deployment(decode=_pool_config(pool, model)))
-        experts = " --enable-expert-parallel" if pool.layout.ep > 1 else ""
         lines.append(f"# {role}: start {pool.replicas} of")
-        lines.append(command.shell + experts)
-        lines += [f"# {note}" for note in command.dropped]
+        lines.append(command.shell)
+        lines += [f"# {note}" for note in command.remarks]
     if chosen.prefill is not None:
         lines.append("# connect the pools with a KV connector such as NixlConnector")
     return lines
@@ -149,7 +148,7 @@ def _pool_config(pool: Pool, model: str) -> PoolConfig:
             "max_num_seqs": pool.batch,
             "max_num_batched_tokens": max(BUDGET, pool.batch),
             "kv": {"block_tokens": BLOCK},
-            "layout": pool.layout.model_copy(update={"ep": 1}),
+            "layout": pool.layout,
         }
     )
     return PoolConfig(engine=engine, power=pool.power)

@@ -1,4 +1,4 @@
-"""What a plan leaves behind: the manifest as one JSON document, the commands, and the picture of its Pareto front."""
+"""What a plan leaves behind: one JSON document, commands, manifests, and the picture of its Pareto front."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from energyopt.core.config import Deployment
 from energyopt.core.errors import ConfigError
+from tuner.export.forms import FORMS, render
 from tuner.export.plan_picture import PlanPoint, plan_png
 from tuner.simulator.plans import Plan, Pool
 from tuner.simulator.sensitivity import FACTORS
@@ -17,10 +19,13 @@ from .plan import NOTICE, GpuPlan, PlanRequest, deployment_of, launch_commands
 
 FORMAT = "energyopt.plan/1"
 """Name and version of the document; a change that breaks a reader takes the next number."""
+MANIFESTS = ("kubernetes", "dynamo", "llm-d")
 
 
 def write_plan(folder: Path, request: PlanRequest, plans: Sequence[GpuPlan]) -> list[Path]:
-    """``plan.json``, ``plan.png`` and a ``launch-GPU.sh`` for each recommendation. Raises ConfigError."""
+    """``plan.json``, ``plan.png``, and for each recommendation ``launch-GPU.sh`` and a manifest of every orchestrator
+    that can express it. Raises ConfigError.
+    """
     fronts = {one.gpu.name: _points(one) for one in plans if one.screening.front}
     picture = plan_png(fronts, title=f"{request.model}, {request.prompt} + {request.output} tokens, simulated")
     document = json.dumps(plan_document(request, plans), indent=2, allow_nan=False) + "\n"
@@ -30,6 +35,7 @@ def write_plan(folder: Path, request: PlanRequest, plans: Sequence[GpuPlan]) -> 
         if chosen is not None:
             lines = ["#!/bin/sh", f"# {NOTICE}", *launch_commands(one, chosen, request.model)]
             files[f"launch-{one.gpu.name}.sh"] = ("\n".join(lines) + "\n").encode()
+            files |= _manifests(one.gpu.name, deployment_of(chosen, request.model))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -37,6 +43,12 @@ def write_plan(folder: Path, request: PlanRequest, plans: Sequence[GpuPlan]) -> 
     except OSError as error:
         raise ConfigError(f"The folder {folder} cannot be written: {error.strerror}.") from error
     return [folder / name for name in files]
+
+
+def _manifests(gpu: str, deployment: Deployment) -> dict[str, bytes]:
+    able = [form for form in MANIFESTS if deployment.prefill is None or FORMS[form].two_pools]
+    texts = {form: render(form, deployment)[0] for form in able}
+    return {f"{form}-{gpu}.yaml": f"# {NOTICE}\n{text}".encode() for form, text in texts.items()}
 
 
 def _points(one: GpuPlan) -> list[PlanPoint]:

@@ -7,10 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from energyopt.cli.main import main
 
 PLAN = ("plan", "llama-3.1-8b", "--gpu", "h100", "--gpus", "8", "--isl", "500", "--osl", "60", "--no-pools")
+WHERE = {
+    "kubernetes": ("spec", "replicas"),
+    "dynamo": ("spec", "services", "VllmDecodeWorker", "replicas"),
+    "llm-d": ("decode", "replicas"),
+}
+"""Where a manifest says how many engines there are."""
 SLO = ("--slo", "ttft:p90<2s", "--slo", "tpot:p90<50ms")
 
 
@@ -44,15 +51,23 @@ def test_a_plan_is_a_front_a_recommendation_and_a_command(
     assert "Traceback" not in err
 
 
-def test_the_json_of_a_plan_is_one_document_that_says_simulated(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_plan_is_one_document_that_says_simulated_and_manifests_of_what_it_recommends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert run(monkeypatch, *PLAN, *SLO, "--json") == 0
+    assert run(monkeypatch, *PLAN, *SLO, "--json", "--out", str(tmp_path)) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["source"] == "simulated"
     (plan,) = document["plans"]
     assert plan["recommendation"]["events"]["feasible"] is True
     assert plan["layouts_removed"]
+    pool = plan["recommendation"]["decode"]
+    for form in ("kubernetes", "dynamo", "llm-d"):
+        text = (tmp_path / f"{form}-h100.yaml").read_text()
+        assert text.startswith("# simulated")
+        (found, *_) = yaml.safe_load_all(text)
+        for step in WHERE[form]:
+            found = found[step]
+        assert found == pool["replicas"]
 
 
 def test_nothing_feasible_is_exit_3_with_the_nearest_miss(
