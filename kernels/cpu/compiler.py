@@ -10,24 +10,33 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from .instructions import Variant
+from .instructions import VARIANTS, Variant
 
 COMPILERS = ("c++", "g++", "clang++")
 INSTALL = "install a C++ compiler, such as Debian's g++, or set CXX"
 _FLAGS = ("-std=c++20", "-O2", "-ftree-vectorize", "-fPIC", "-shared", "-pthread", "-fno-math-errno")
 _MORE = ("-ffp-contract=fast", "-fvisibility=hidden", "-Wno-psabi", "-w")
-_PATIENCE = 600.0
+PATIENCE = 600.0
 """Seconds that a compiler may take; 10 are usual."""
+SHIPPED = Path(__file__).parent / "built"
+"""Libraries that were compiled when this was installed, if any: then no compiler is needed."""
 
 
 class NoCompilerError(Exception):
-    """The native kernels cannot be built here; the message says why and what would help."""
+    """The native kernels cannot be built or loaded here; the message says why and what would help."""
+
+
+class CompilerMissingError(NoCompilerError):
+    """There is no compiler at all."""
 
 
 def sources() -> tuple[Path, ...]:
@@ -37,35 +46,62 @@ def sources() -> tuple[Path, ...]:
 
 
 def find_compiler(environment: Mapping[str, str] = os.environ) -> str:
-    """The compiler of ``CXX``, or the first of those that are usual. Raises NoCompilerError."""
+    """The compiler of ``CXX``, or the first of those that are usual. Raises CompilerMissingError."""
     named = environment.get("CXX", "").strip()
     for name in (named,) if named else COMPILERS:
         found = shutil.which(name, path=environment.get("PATH"))
         if found:
             return found
     looked = f"CXX = {named!r} is not a program" if named else f"none of {', '.join(COMPILERS)} is here"
-    raise NoCompilerError(f"No C++ compiler: {looked}; {INSTALL}.")
+    raise CompilerMissingError(f"No C++ compiler: {looked}; {INSTALL}.")
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where built libraries are kept: ``energyopt/native`` in the user's cache folder."""
+    """Where built libraries are kept: ``energyopt/native`` in the user's cache folder. Raises NoCompilerError."""
     base = environment.get("XDG_CACHE_HOME", "")
-    home = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
+    try:
+        home = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
+    except RuntimeError as error:
+        raise NoCompilerError(f"There is no folder for the native kernels: {error}; set XDG_CACHE_HOME.") from error
     return home / "energyopt" / "native"
 
 
-def built(variant: Variant, folder: Path | None = None) -> Path:
-    """The shared library of ``variant``, compiled if it is not there yet. Raises NoCompilerError."""
-    compiler = find_compiler()
-    folder = _own(cache_folder() if folder is None else folder)
-    path = folder / f"{variant.name}-{_digest(compiler, variant)}.so"
-    if not (path.is_file() and _is_mine(path)):
-        _compile(compiler, variant, path)
+def built(variant: Variant, folder: Path | None = None, shipped: Path = SHIPPED) -> Path:
+    """The shared library of ``variant``: the one that came with the installation, or one that is compiled if it is
+    not in ``folder`` yet. Raises NoCompilerError."""
+    try:
+        ready = _shipped_path(variant, shipped)
+        if ready.is_file() and not _open_to(ready, (0, os.geteuid())):
+            return ready
+        compiler = find_compiler()
+        folder = _own(cache_folder() if folder is None else folder)
+        path = folder / f"{variant.name}-{_digest(variant, _identity(compiler))}.so"
+        if not (path.is_file() and not _open_to(path, (os.geteuid(),))):
+            _compile(compiler, variant, path)
+    except OSError as error:
+        raise NoCompilerError(f"The native kernels cannot be kept: {error.filename}: {error.strerror}.") from error
     return path
 
 
-def _digest(compiler: str, variant: Variant) -> str:
-    digest = hashlib.sha256(repr((_FLAGS, _MORE, variant.flags, platform.machine(), _identity(compiler))).encode())
+def ship(folder: Path = SHIPPED) -> list[Path]:
+    """Compile every variant of this machine's kind into the installation itself, for images that have no compiler
+    later. Raises NoCompilerError."""
+    compiler = find_compiler()
+    mine = [one for one in VARIANTS if not one.needs or platform.machine() in ("x86_64", "AMD64")]
+    folder.mkdir(mode=0o755, exist_ok=True)
+    paths = [_shipped_path(variant, folder) for variant in mine]
+    for variant, path in zip(mine, paths, strict=True):
+        _compile(compiler, variant, path)
+        path.chmod(0o755)
+    return paths
+
+
+def _shipped_path(variant: Variant, folder: Path) -> Path:
+    return folder / f"{variant.name}-{_digest(variant)}.so"
+
+
+def _digest(variant: Variant, compiler: object = None) -> str:
+    digest = hashlib.sha256(repr((_FLAGS, _MORE, variant.flags, platform.machine(), compiler)).encode())
     for source in sources():
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
@@ -79,19 +115,25 @@ def _identity(compiler: str) -> tuple[str, int, int]:
 
 
 def _own(folder: Path) -> Path:
-    """``folder``, made if need be. Raises NoCompilerError if others could write there."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_mine(folder):
-            raise NoCompilerError(f"{folder} may be written by others, so nothing is loaded from it: make it yours.")
-    except OSError as error:
-        raise NoCompilerError(f"{folder} cannot hold the native kernels: {error.strerror}.") from error
-    return folder
+    """``folder`` with its links followed, made if need be. Raises NoCompilerError if others could write there, or put
+    another folder in its place."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    real, me = folder.resolve(strict=True), os.geteuid()
+    if why := _open_to(real, (me,)):
+        raise NoCompilerError(f"{real} {why}, so nothing is loaded from it: make it yours alone (chmod 700).")
+    for parent in real.parents:
+        why = _open_to(parent, (0, me))
+        if why and not (parent.stat().st_uid == 0 and parent.stat().st_mode & stat.S_ISVTX):  # /tmp: names stay theirs
+            raise NoCompilerError(f"{real} is not loaded from, since {parent} above it {why}; set XDG_CACHE_HOME.")
+    return real
 
 
-def _is_mine(path: Path) -> bool:
+def _open_to(path: Path, owners: tuple[int, ...]) -> str | None:
+    """How others than ``owners`` could change what is at ``path``; None if they cannot."""
     found = path.stat()
-    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if found.st_uid not in owners:
+        return f"belongs to user {found.st_uid}"
+    return "may be written by others" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else None
 
 
 def _compile(compiler: str, variant: Variant, path: Path) -> None:
@@ -99,11 +141,10 @@ def _compile(compiler: str, variant: Variant, path: Path) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
     os.close(handle)
     source = Path(__file__).parent / "native.cpp"
-    command = [compiler, *_FLAGS, *_MORE, *variant.flags, str(source), "-o", name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        status, said = _run([compiler, *_FLAGS, *_MORE, *variant.flags, str(source), "-o", name])
+        if status:
+            last = (said.strip().splitlines() or ["no message"])[-1]
             raise NoCompilerError(f"{compiler} failed on the native kernels ({variant.name}): {last[:300]}")
         os.chmod(name, 0o700)
         os.replace(name, path)
@@ -111,3 +152,19 @@ def _compile(compiler: str, variant: Variant, path: Path) -> None:
         raise NoCompilerError(f"{compiler} could not build the native kernels: {error}.") from error
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _run(command: list[str]) -> tuple[int, str]:
+    """Exit status and messages of a compiler, which starts programs of its own: past ``PATIENCE`` all of them end.
+
+    Raises OSError or TimeoutExpired.
+    """
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, errors="replace", start_new_session=True, **options) as process:
+        try:
+            _, said = process.communicate(timeout=PATIENCE)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, said

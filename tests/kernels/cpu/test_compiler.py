@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernels.cpu import compiler
-from kernels.cpu.compiler import NoCompilerError, built, cache_folder, find_compiler, sources
+from kernels.cpu.compiler import (
+    CompilerMissingError,
+    NoCompilerError,
+    built,
+    cache_folder,
+    find_compiler,
+    ship,
+    sources,
+)
 from kernels.cpu.instructions import VARIANTS, runnable, variant_named
 from kernels.cpu.library import open_library
 
@@ -34,9 +43,9 @@ def test_the_last_variant_runs_everywhere() -> None:
 
 
 def test_no_compiler_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(NoCompilerError, match="none of c\\+\\+, g\\+\\+, clang\\+\\+ is here; install"):
+    with pytest.raises(CompilerMissingError, match="none of c\\+\\+, g\\+\\+, clang\\+\\+ is here; install"):
         find_compiler({"PATH": str(tmp_path)})
-    with pytest.raises(NoCompilerError, match="CXX = 'missing' is not a program"):
+    with pytest.raises(CompilerMissingError, match="CXX = 'missing' is not a program"):
         find_compiler({"PATH": str(tmp_path), "CXX": "missing"})
 
 
@@ -78,14 +87,37 @@ def test_a_failing_compiler_is_quoted(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_a_compiler_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(command: list[str], **options: Any) -> None:
-        raise subprocess.TimeoutExpired(command, 1)
+def test_a_compiler_that_hangs_ends_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f'sleep 600 & echo $! > {tmp_path}/child; echo $$ > "$out"; mv {tmp_path}/child {tmp_path}/started; wait'
+    monkeypatch.setenv("CXX", str(fake_compiler(tmp_path, script)))
+    started = tmp_path / "started"
+    communicate = subprocess.Popen.communicate
 
-    monkeypatch.setenv("CXX", str(fake_compiler(tmp_path, "")))
-    monkeypatch.setattr(subprocess, "run", hang)
-    with pytest.raises(NoCompilerError, match="could not build the native kernels"):
+    def patient(process: Any, *_: Any, timeout: float | None = None) -> Any:
+        """The timeout comes once the compiler has a child of its own, however slow the machine."""
+        while timeout is not None and not started.exists():
+            time.sleep(0.005)
+        return communicate(process, timeout=timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", patient)
+    monkeypatch.setattr(compiler, "PATIENCE", 0.01)
+    with pytest.raises(NoCompilerError, match=r"could not build the native kernels: .*timed out"):
         built(PORTABLE, tmp_path / "cache")
+    assert ended(int(started.read_text()))
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def ended(pid: int) -> bool:
+    """Whether a killed process goes; nobody may wait for it, so a zombie counts."""
+    for _ in range(1000):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.005)
+    return False
 
 
 def test_a_folder_that_others_may_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +127,40 @@ def test_a_folder_that_others_may_write_is_refused(tmp_path: Path, monkeypatch: 
     os.chmod(folder, 0o777)
     with pytest.raises(NoCompilerError, match="may be written by others"):
         built(PORTABLE, folder)
+    with pytest.raises(NoCompilerError, match=r"since .*open above it may be written by others"):
+        built(PORTABLE, folder / "inner")
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(NoCompilerError, match=r"since .*open above it may be written by others"):
+        built(PORTABLE, tmp_path / "link" / "other")
+    os.chmod(folder, 0o1777)  # as /tmp is
+    assert built(PORTABLE, folder / "inner").parent.name == "inner"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", str(fake_compiler(tmp_path, 'echo built > "$out"')))
+    folder = tmp_path / "theirs"
+    (folder / "inner").mkdir(parents=True)
+    os.chown(folder, 4711, 4711)
+    with pytest.raises(NoCompilerError, match="theirs above it belongs to user 4711"):
+        built(PORTABLE, folder / "inner")
+
+
+def test_a_folder_that_cannot_be_is_an_error_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", str(fake_compiler(tmp_path, 'echo built > "$out"')))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NoCompilerError, match=r"cannot be kept: .*file"):
+        built(PORTABLE, tmp_path / "file" / "cache")
+
+
+def test_what_the_installation_brings_needs_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", str(fake_compiler(tmp_path, 'echo shipped > "$out"')))
+    made = ship(tmp_path / "built")
+    monkeypatch.setenv("CXX", "missing")
+    assert built(PORTABLE, tmp_path / "cache", tmp_path / "built") in made
+    made[-1].chmod(0o777)
+    with pytest.raises(CompilerMissingError):
+        built(PORTABLE, tmp_path / "cache", tmp_path / "built")
 
 
 def test_a_library_that_others_may_write_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
