@@ -103,8 +103,10 @@ def _charge(result: Attribution, step: StepRecord, amount: int, weigh: Weigh) ->
     if not step.shares:
         result.overhead += amount
         return
-    parts = weigh(step.shares)
-    for part, piece in zip(parts, divide(amount, [max(0.0, part.weight) for part in parts]), strict=True):
-        share = step.shares[part.position]
-        result.requests[share.request_id, share.phase] += piece
-        result.tiers[part.tier] += piece
+    shares, requests, tiers = step.shares, result.requests, result.tiers
+    parts = weigh(shares)
+    weights = [weight if weight > 0.0 else 0.0 for _, _, weight in parts]
+    for (position, tier, _), piece in zip(parts, divide(amount, weights), strict=True):
+        share = shares[position]
+        requests[share.request_id, share.phase] += piece
+        tiers[tier] += piece

@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 
 from energyopt.core.records import Phase, StepRecord, StepShare
 
-from .weigh import COMPUTED, ComputeWeight, FitReport, Part, Weigh, mean_context
+from .weigh import COMPUTED, ComputeWeight, FitReport, Part, Weigh
 
 TIERS = ("host", "disk", "shared")
 """Cache tiers that tokens are loaded from; a hit in the device's own pool moves nothing."""
@@ -135,29 +135,36 @@ def features(shares: Sequence[StepShare]) -> list[float]:
     """How often each of TERMS occurs in a step."""
     row = [0.0] * len(TERMS)
     row[_STEP] = 1.0
+    tokens, attended = [0, 0], [0.0, 0.0]
     for share in shares:
-        tokens, context = (_PREFILL, _PREFILL_CONTEXT) if share.phase is Phase.PREFILL else (_DECODE, _DECODE_CONTEXT)
-        row[tokens] += share.computed_tokens
-        row[context] += share.computed_tokens * mean_context(share)
+        prefill, computed = share.phase is Phase.PREFILL, share.computed_tokens
+        tokens[prefill] += computed
+        attended[prefill] += computed * (share.context_tokens + computed / 2)
         if share.cached_tokens:  # rare: only in the step that admits a request
             for position, tier in enumerate(TIERS):
                 row[_LOADED + position] += share.cached_tokens.get(tier, 0)
+    row[_DECODE], row[_PREFILL] = tokens
+    row[_DECODE_CONTEXT], row[_PREFILL_CONTEXT] = attended
     return row
 
 
 def fitted_parts(coefficients: Sequence[float], shares: Sequence[StepShare]) -> list[Part]:
     """Each share's own terms and its equal part of the step's; tokens loaded from a tier are parts of their own."""
     common = coefficients[_STEP] / len(shares) if shares else 0.0
+    rates = (
+        (coefficients[_DECODE], coefficients[_DECODE_CONTEXT]),
+        (coefficients[_PREFILL], coefficients[_PREFILL_CONTEXT]),
+    )
     parts: list[Part] = []
     for index, share in enumerate(shares):
-        prefill = share.phase is Phase.PREFILL
-        per_token = coefficients[_PREFILL if prefill else _DECODE]
-        per_context = coefficients[_PREFILL_CONTEXT if prefill else _DECODE_CONTEXT]
-        own = share.computed_tokens * (per_token + per_context * mean_context(share))
+        computed = share.computed_tokens
+        per_token, per_context = rates[share.phase is Phase.PREFILL]
+        own = computed * (per_token + per_context * (share.context_tokens + computed / 2))
         parts.append(Part(index, COMPUTED, common + own))
-        for tier, tokens in share.cached_tokens.items():
-            if tokens and tier in TIERS:
-                parts.append(Part(index, tier, tokens * coefficients[_LOADED + TIERS.index(tier)]))
+        if share.cached_tokens:
+            for tier, tokens in share.cached_tokens.items():
+                if tokens and tier in TIERS:
+                    parts.append(Part(index, tier, tokens * coefficients[_LOADED + TIERS.index(tier)]))
     return parts
 
 

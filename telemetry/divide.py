@@ -22,11 +22,11 @@ def divide(amount: int, weights: Sequence[float]) -> list[int]:
     unit = sum(whole)
     if not unit:
         return divide(amount, [1.0] * len(weights))
-    parts, rests = [], []
-    for weight in whole:
-        part, rest = divmod(amount * weight, unit)
-        parts.append(part)
-        rests.append(rest)
-    for index in sorted(range(len(parts)), key=rests.__getitem__, reverse=True)[: amount - sum(parts)]:
-        parts[index] += 1
+    shares = [divmod(amount * weight, unit) for weight in whole]
+    parts = [part for part, _ in shares]
+    missing = amount - sum(parts)
+    if missing:
+        rests = [rest for _, rest in shares]
+        for index in sorted(range(len(parts)), key=rests.__getitem__, reverse=True)[:missing]:
+            parts[index] += 1
     return parts

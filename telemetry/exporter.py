@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -51,7 +52,10 @@ class Exporter:
         self._registry.register(collector)
 
     def observe_request(self, record: RequestRecord) -> None:
-        """Count a finished request with the joules its recorded steps took so far; calls no driver."""
+        """Count a finished request with the joules of the steps recorded before; soon (see Desk). Calls no driver."""
+        self._meter.desk.add(partial(self._observe, record))
+
+    def _observe(self, record: RequestRecord) -> None:
         if self._footprint is not None:
             self._footprint.advance()
         ledger = self._meter.ledger
@@ -61,5 +65,6 @@ class Exporter:
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """The page and its content type, in the format that the ``Accept`` header prefers."""
+        self._meter.desk.catch_up()
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type

@@ -24,6 +24,8 @@ from .weigh import ComputeWeight, Weigh
 
 MAX_PENDING = 50_000
 """Steps kept while a sensor is silent; older ones are dropped and their energy counts as idle."""
+KEPT = 0.75
+"""Share of MAX_REQUESTS that is kept when there are more, so that the sorting is rare."""
 SETTLE_EVERY = 256
 """Steps between settlements when nobody asks."""
 MAX_SESSIONS = 4_096
@@ -50,7 +52,7 @@ class _Account:
     energy: int = 0
     pending: deque[StepRecord] = field(default_factory=deque)
     book: Book = field(default_factory=Book)
-    requests: OrderedDict[str, _Usage] = field(default_factory=OrderedDict)
+    requests: dict[str, _Usage] = field(default_factory=dict)
 
 
 class Ledger:
@@ -99,8 +101,7 @@ class Ledger:
                 if account.until is not None and step.start < account.until:
                     self.late += 1
                 account.pending.append(step)
-                for share in step.shares:
-                    self._span(account, share.request_id, step)
+                self._span(account, step)
                 if len(account.pending) > MAX_PENDING:
                     account.pending.popleft()
                     self.dropped += 1
@@ -177,15 +178,21 @@ class Ledger:
                     return None
             return _sum(usages)
 
-    def _span(self, account: _Account, request_id: str, step: StepRecord) -> None:
-        usage = account.requests.get(request_id)
-        if usage is None:
-            account.requests[request_id] = _Usage(first=step.start, last=step.end)
-        else:
-            account.requests.move_to_end(request_id)  # a running request is never the one forgotten
-            usage.first, usage.last = min(usage.first, step.start), max(usage.last, step.end)
-        while len(account.requests) > MAX_REQUESTS:
-            account.requests.popitem(last=False)
+    def _span(self, account: _Account, step: StepRecord) -> None:
+        """Note that the step's requests ran; where they are too many, forget those that ran longest ago."""
+        requests, start, end = account.requests, step.start, step.end
+        for share in step.shares:
+            usage = requests.get(share.request_id)
+            if usage is None:
+                requests[share.request_id] = _Usage(first=start, last=end)
+                continue
+            if start < usage.first:
+                usage.first = start
+            if end > usage.last:
+                usage.last = end
+        if len(requests) > MAX_REQUESTS:
+            order = sorted(requests, key=lambda name: requests[name].last, reverse=True)
+            account.requests = {name: requests[name] for name in order[: max(1, round(KEPT * MAX_REQUESTS))]}
 
     def _settle(self, account: _Account) -> None:
         span = account.curve.coverage

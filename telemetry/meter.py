@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from types import TracebackType
 
 from energyopt.core.clock import Clock
@@ -13,6 +14,7 @@ from energyopt.core.units import Seconds
 
 from .attribute import Attribution, attribute, runs_on
 from .attribution_report import AttributionReport
+from .desk import Desk
 from .device_channel import DeviceChannel
 from .idle import IdlePolicy
 from .ledger import Ledger
@@ -51,6 +53,7 @@ class Meter:
         self.sampler = Sampler(sources, clock, period=period, statuses=statuses)
         curves = [channel.curve for channel in self.channels]
         self.ledger = Ledger(curves, self._weigh, idle=idle, tenants=tenants)
+        self.desk = Desk()
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -73,6 +76,7 @@ class Meter:
         """Begin to sample; the first samples are taken before it returns."""
         self.sampler.poll()
         self.sampler.start()
+        self.desk.start()
 
     def stop(self) -> None:
         """End sampling and release the drivers; what was measured stays readable. Idempotent."""
@@ -81,6 +85,7 @@ class Meter:
             channel.close()
         for device in self.devices:
             device.close()
+        self.desk.stop()
 
     def __enter__(self) -> Meter:
         self.start()
@@ -123,8 +128,8 @@ class Meter:
         self.ledger.note(request_id, tenant=tenant, session=session)
 
     def record(self, step: StepRecord) -> None:
-        """Book a finished step for ``request_energy`` and the totals."""
-        self.ledger.record(step)
+        """Book a finished step for ``request_energy`` and the totals; soon, on another thread (see Desk)."""
+        self.desk.add(partial(self.ledger.record, step))
 
     def request_energy(self, request_id: str) -> EnergyTotal | None:
         """Joules of a request whose steps were recorded; None if unknown. Takes a fresh sample first."""
@@ -132,15 +137,18 @@ class Meter:
             return None
         if any(channel.age is None or channel.age > FRESH for channel in self.channels):
             self.sampler.poll()
+        self.desk.catch_up()
         self.ledger.settle()
         return self.ledger.request_energy(request_id)
 
     def attribution(self, tenant: str | None = None) -> AttributionReport:
         """Who used how much so far (see Ledger.report). Calls no driver."""
+        self.desk.catch_up()
         return self.ledger.report(tenant)
 
     def totals(self) -> EnergySplit | None:
         """Joules by purpose since the start, as far as settled; None without sensors. Calls no driver."""
+        self.desk.catch_up()
         self.ledger.settle()
         return self.ledger.split()
 
