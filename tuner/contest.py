@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from energyopt.core.clock import FakeClock
 from energyopt.core.config import Deployment
@@ -21,7 +21,8 @@ from energyopt.core.units import Seconds
 
 from .fake import TIME_JITTER, FakeEvaluator, Surface
 from .fake_study import FakePowerController, toy_workload
-from .loop import StudyRunner
+from .hands import OwnHands
+from .loop import StudyLeader
 from .objective import Objective
 from .simulator.prior import Candidate, candidates
 from .space import Params, SearchSpace
@@ -85,9 +86,19 @@ def feasible_share() -> float:
 
 
 def run_contest(
-    store: StudyStore, sampler: Sampler, seed: int, *, trials: int, at: Sequence[int], warm: bool = True
+    store: StudyStore,
+    sampler: Sampler,
+    seed: int,
+    *,
+    trials: int,
+    at: Sequence[int],
+    warm: bool = True,
+    width: int = 1,
 ) -> Outcome:
-    """One study with a budget of ``trials``; ``warm`` begins it with what a biased simulator likes."""
+    """One study with a budget of ``trials``; ``warm`` begins it with what a biased simulator likes.
+
+    ``width`` trials are under way at once, each chosen before the others have told anything.
+    """
     clock = FakeClock()
     spec = contest_spec(sampler, seed, trials)
     study = store.create_study(spec, {})
@@ -95,7 +106,8 @@ def run_contest(
     for candidate in warm_points(seed) if warm else ():
         store.add_trial(study.id, candidate.params, candidate.deployment, Origin.SEARCH)
     evaluator = FakeEvaluator(clock, seed=seed, noise=NOISE, surface=ServingSurface(), launch=1.0)
-    runner = StudyRunner(store, evaluator, FakePowerController(), clock, f"contest-{seed}")
+    hands = partial(OwnHands, evaluator=evaluator, power=FakePowerController(), width=width)
+    runner = StudyLeader(store, hands, clock, f"contest-{seed}")
     try:
         recommendation = runner.run(study.id).recommendation
     except NoFeasibleError:

@@ -15,6 +15,7 @@ from energyopt.core.study import Budget, Event, Origin, StudyRecord, StudyState,
 from energyopt.core.study_store import StudyStore
 from energyopt.core.units import Seconds
 
+from .hands import Desk, MakeHands, OwnHands
 from .lease import DEFAULT_TTL, Lease, LeaseLostError
 from .nearest import explain_infeasible
 from .objective import Objective
@@ -24,8 +25,9 @@ from .repeat import Repeats
 from .search.factory import make_searcher
 from .search.ports import Searcher
 from .space import Params, SearchSpace
+from .stopping import StopAskedError
 from .timing import Timing
-from .trials import StopAskedError, TrialRunner
+from .trials import TrialRunner
 from .verification import GATE_RUNS, Verification
 
 _EVENT_PAGE = 1000
@@ -40,8 +42,46 @@ PATIENCE = 3
 """Runs without a single joule after which a study for tokens per joule gives up."""
 
 
-class StudyRunner:
-    """Works on one study at a time, in the calling thread. ``owner`` is unique to this process."""
+class StudyLeader:
+    """Decides what is measured of one study at a time, in the calling thread, and has it measured by ``hands``.
+
+    ``owner`` is unique to this process.
+    """
+
+    def __init__(
+        self,
+        store: StudyStore,
+        hands: MakeHands,
+        clock: Clock,
+        owner: str,
+        on_progress: StudyProgressSink = lambda progress: None,
+        *,
+        lease_ttl: Seconds = DEFAULT_TTL,
+        gate: AccuracyGate | None = None,
+        remark: str = "",
+    ) -> None:
+        """``remark`` is added to the note of a recommendation that is not the baseline."""
+        self._store, self._hands, self._clock = store, hands, clock
+        self._owner, self._on_progress, self._ttl = owner, on_progress, lease_ttl
+        self._gate, self._remark = gate, remark
+
+    def run(self, study_id: str) -> StudyRecord:
+        """Start or resume the study and bring it to its end; one that succeeded or was cancelled is returned as it is.
+
+        Raises NoFeasibleError if nothing keeps the SLOs, StoreError while another process works on the study, and
+        whatever broke; then the study is FAILED, and may be run again. An interrupt leaves it resumable.
+        """
+        study = self._store.study(study_id)
+        job = _Job(study, self._store, self._hands, self._clock, self._on_progress, self._gate, self._remark)
+        with Lease(
+            self._store, self._clock, study.id, self._owner, ttl=self._ttl, on_wait=job.waiting_for_lease
+        ) as lease:
+            job.run(lease)
+        return self._store.study(study.id)
+
+
+class StudyRunner(StudyLeader):
+    """A leader that measures everything itself, one trial after another."""
 
     def __init__(
         self,
@@ -55,41 +95,26 @@ class StudyRunner:
         lease_ttl: Seconds = DEFAULT_TTL,
         gate: AccuracyGate | None = None,
     ) -> None:
-        self._store, self._evaluator, self._power, self._clock = store, evaluator, power, clock
-        self._owner, self._on_progress, self._ttl = owner, on_progress, lease_ttl
-        self._gate = gate
-
-    def run(self, study_id: str) -> StudyRecord:
-        """Start or resume the study and bring it to its end; one that succeeded or was cancelled is returned as it is.
-
-        Raises NoFeasibleError if nothing keeps the SLOs, StoreError while another process works on the study, and
-        whatever broke; then the study is FAILED, and may be run again. An interrupt leaves it resumable.
-        """
-        study = self._store.study(study_id)
-        job = _Job(study, self._store, self._evaluator, self._power, self._clock, self._on_progress, self._gate)
-        with Lease(
-            self._store, self._clock, study.id, self._owner, ttl=self._ttl, on_wait=job.waiting_for_lease
-        ) as lease:
-            job.run(lease)
-        return self._store.study(study.id)
+        own: MakeHands = partial(OwnHands, evaluator=evaluator, power=power)
+        super().__init__(store, own, clock, owner, on_progress, lease_ttl=lease_ttl, gate=gate)
 
 
 class _Job:
-    """One study on its way; holds what ``StudyRunner`` was given for it."""
+    """One study on its way; holds what ``StudyLeader`` was given for it."""
 
     def __init__(
         self,
         study: StudyRecord,
         store: StudyStore,
-        evaluator: Evaluator,
-        power: PowerController,
+        hands: MakeHands,
         clock: Clock,
         on_progress: StudyProgressSink,
         gate: AccuracyGate | None = None,
+        remark: str = "",
     ) -> None:
-        self._gate = gate
+        self._gate, self._remark = gate, remark
         self._id, self._spec, self._store = study.id, study.spec, store
-        self._evaluator, self._power, self._clock = evaluator, power, clock
+        self._hands, self._clock = hands, clock
         self._objective = Objective(study.spec.maximize, study.spec.slos)
         self._space = SearchSpace(study.spec.space, study.spec.baseline)
         self._repeats = Repeats(self._objective, study.spec.budget.trials)
@@ -110,6 +135,7 @@ class _Job:
         try:
             self._work(trials)
         except StopAskedError:
+            trials.drain()
             self._stop()
         except (NoFeasibleError, LeaseLostError):
             raise
@@ -143,21 +169,28 @@ class _Job:
         self._enter(StudyState.RUNNING)
         searcher = make_searcher(self._spec, self._space)
         self._event("search_started", {"sampler": searcher.name, "points": len(self._space.plan.points)})
-        for done in trials.all():
-            if done.state is TrialState.DONE:
-                self._learn(searcher, done)
-        while (trial := self._next(searcher, trials)) is not None:
-            self._learn(searcher, trials.run(trial))
+        learned: set[int] = set()
+        while True:
+            for done in trials.all():
+                if done.state is TrialState.DONE and done.number not in learned:
+                    learned.add(done.number)
+                    self._learn(searcher, done)
+            while trials.has_room and (trial := self._next(searcher, trials)) is not None:
+                trials.begin(trial)
+            if not trials.under_way:
+                return
+            trials.ended()
 
     def _next(self, searcher: Searcher, trials: TrialRunner) -> TrialRecord | None:
-        """What to run now: what is queued, the baseline, then what the search asks while the budget lasts."""
+        """What to run now: what waits, the baseline, then what the search asks while the budget lasts."""
         known, budget = trials.all(), self._budget()
-        queued = next((trial for trial in known if trial.state is TrialState.QUEUED), None)
-        if queued is not None:
-            return queued
+        waiting = next(trials.waiting(known), None)
+        if waiting is not None:
+            searcher.expect(waiting.params)
+            return waiting
         if not known:
             return trials.add(self._space.baseline_params, Origin.BASELINE)
-        if len(known) >= budget.trials or not self._timing.fits_another:
+        if len(known) >= budget.trials or not self._timing.fits_beside(trials.under_way):
             return None
         again = self._repeats.next(known, self._space.baseline_params)
         if again is not None:
@@ -197,6 +230,9 @@ class _Job:
         if recommendation is None:
             self._store.change_state(self._id, StudyState.NO_FEASIBLE, when=frozenset(StudyState))
             raise NoFeasibleError(explain_infeasible(trials.all()))
+        if self._remark and recommendation.pairs:
+            note = f"{recommendation.note} {self._remark}".strip()
+            recommendation = recommendation.model_copy(update={"note": note})
         self._store.recommend(self._id, recommendation)
         self._event("study_finished", {"trial": recommendation.trial, "verified": recommendation.verified})
 
@@ -210,18 +246,8 @@ class _Job:
         return reason
 
     def _runner(self, study: StudyRecord, lease: Lease) -> TrialRunner:
-        return TrialRunner(
-            self._store,
-            study,
-            self._space,
-            self._objective,
-            self._evaluator,
-            self._power,
-            self._clock,
-            lease,
-            self._timing,
-            self._reporter,
-        )
+        desk = Desk(self._store, study, self._objective, self._clock, lease, self._reporter)
+        return TrialRunner(desk, self._space, self._hands(desk), self._timing)
 
     def _abandon(self, trials: TrialRunner, error: Exception) -> None:
         self._requeue(trials, error)
@@ -234,7 +260,7 @@ class _Job:
     def _requeue(self, trials: TrialRunner, error: BaseException) -> None:
         """The attempt that was running counts as lost; if even that cannot be stored, the next run will see to it."""
         try:
-            trials.requeue()
+            trials.let_go()
         except StoreError as refused:
             error.add_note(f"The running trial could not be queued again either: {refused}")
 

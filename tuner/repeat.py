@@ -27,6 +27,8 @@ class Repeats:
     def next(self, known: Sequence[TrialRecord], baseline: Params) -> Params | None:
         """What to measure again now; None if nothing needs it."""
         done = [trial for trial in known if trial.state is TrialState.DONE and not trial.origin.verifies]
+        if any(trial.origin is Origin.REPEAT and trial.state is not TrialState.DONE for trial in known):
+            return None  # one after another: what the last one shows decides about the next
         if self._wants_reference(done, baseline):
             return baseline
         spent = sum(trial.origin is Origin.REPEAT and trial.params != baseline for trial in done)

@@ -9,16 +9,16 @@ import math
 from collections.abc import Iterable
 
 from energyopt.core.clock import Clock
+from energyopt.core.leases import FINISHED
 from energyopt.core.slo import quantile
 from energyopt.core.study import Budget, Event
 from energyopt.core.units import Joules, Seconds
 
-FINISHED = "trial_finished"
-"""The event that carries a trial's duration as ``seconds``, with ``ran``."""
-
 
 class Timing:
     """The study's stopwatch and energy meter. Every run counts against the budget; time between processes does not.
+
+    Of trials that ran side by side the time counts once, their joules all. The events of finished trials carry both.
 
     ``reserve`` is work after the search beside the verification pairs, in runs.
     """
@@ -30,13 +30,16 @@ class Timing:
         self._durations: list[float] = []
         self._earlier = 0.0
         self._start = clock.now()
+        until = -math.inf
         for event in events:
             seconds = event.data.get("seconds")
             if event.kind == FINISHED and isinstance(seconds, (int, float)):
                 joules = event.data.get("joules")
                 known = Joules(joules) if isinstance(joules, (int, float)) else None
                 self.note(Seconds(seconds), ran=event.data.get("ran") is True, joules=known)
-                self._earlier += seconds
+                end = event.at.timestamp()
+                self._earlier += min(seconds, max(0.0, end - until))
+                until = max(until, end)
 
     def note(self, duration: Seconds, *, ran: bool, joules: Joules | None = None) -> None:
         """A trial took ``duration``, its window ``joules`` where they were measured.
@@ -78,4 +81,8 @@ class Timing:
     @property
     def fits_another(self) -> bool:
         """Whether one more search trial leaves time for the verification."""
-        return self.fits(1 + self._verification)
+        return self.fits_beside(0)
+
+    def fits_beside(self, under_way: int) -> bool:
+        """``fits_another`` while others are measured: they take their joules, but no time of their own."""
+        return self.fits(1 + self._verification) and self._affords(1 + self._verification + under_way)

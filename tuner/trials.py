@@ -1,126 +1,80 @@
-"""One trial from its stored request to its stored result."""
+"""The trials of one study on their way from a stored request to a stored result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 
-from energyopt.core.clock import Clock
-from energyopt.core.errors import TrialError
-from energyopt.core.results import RunResult
-from energyopt.core.slo import Slo
-from energyopt.core.study import Origin, StudyRecord, StudyState, TrialOutcome, TrialRecord, TrialState, Value
-from energyopt.core.study_store import StudyStore
-from energyopt.core.units import Seconds
+from energyopt.core.study import Origin, TrialRecord, TrialState
 
-from .lease import Lease
-from .objective import Objective, outcome_of
-from .ports import Evaluator, PowerController
-from .progress import Reporter
+from .hands import Desk, Hands
 from .space import Params, SearchSpace
-from .timing import FINISHED, Timing
-
-MAX_ATTEMPTS = 3
-"""Attempts that vanished without a result before the configuration is held responsible."""
-
-NOBODY = ""
-"""No owner: every attempt still marked as running is lost, whoever started it."""
-
-
-STOPPING = frozenset((StudyState.CANCELLING, StudyState.CANCELLED, StudyState.PAUSING))
-
-
-class StopAskedError(Exception):
-    """Somebody asked to pause or cancel the study; nothing is wrong."""
+from .stopping import STOPPING, StopAskedError
+from .timing import Timing
 
 
 class TrialRunner:
-    """Adds, runs and stores trials of one study; an attempt is on record before it starts.
+    """Adds trials and has them measured by ``hands``; an attempt is on record before it starts."""
 
-    A TrialError is a result about the configuration. Every other exception leaves the attempt as running, for
-    ``recover``.
-    """
-
-    def __init__(
-        self,
-        store: StudyStore,
-        study: StudyRecord,
-        space: SearchSpace,
-        objective: Objective,
-        evaluator: Evaluator,
-        power: PowerController,
-        clock: Clock,
-        lease: Lease,
-        timing: Timing,
-        reporter: Reporter,
-    ) -> None:
-        self._store, self._study, self._space, self._objective = store, study, space, objective
-        self._evaluator, self._power, self._clock = evaluator, power, clock
-        self._lease, self._timing, self._reporter = lease, timing, reporter
-        self._slos: Sequence[Slo] = [Slo.parse(text) for text in study.spec.slos]
+    def __init__(self, desk: Desk, space: SearchSpace, hands: Hands, timing: Timing) -> None:
+        self._desk, self._space, self._hands, self._timing = desk, space, hands, timing
+        self._under_way: set[int] = set()
 
     def all(self) -> list[TrialRecord]:
-        return self._store.trials(self._study.id)
+        return self._desk.store.trials(self._desk.study.id)
 
     def recover(self) -> None:
-        """Queue the attempts that an earlier process lost; one lost too often is a crash of its configuration."""
-        for trial in self.all():
-            if trial.state is TrialState.RUNNING and trial.attempts >= MAX_ATTEMPTS:
-                message = f"The process running this configuration was lost {trial.attempts} times."
-                self._store.finish_trial(self._study.id, trial.number, TrialOutcome.CRASHED, error=message)
-        self.requeue()
+        """Take over from a process that worked on the study before."""
+        self._hands.recover()
 
-    def requeue(self) -> None:
-        """Queue every attempt that is marked as running: it will be run again."""
-        for number in self._store.requeue_lost(self._study.id, NOBODY):
-            self._event("trial_requeued", {"trial": number})
+    def let_go(self) -> None:
+        """Leave the study to whoever comes next."""
+        self._hands.let_go()
+
+    def drain(self) -> None:
+        """Wait for what runs."""
+        self._hands.drain()
+
+    @property
+    def under_way(self) -> int:
+        """Trials that were begun and have not ended."""
+        return len(self._under_way)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another trial could be measured beside those under way."""
+        return not self._under_way or len(self._under_way) < self._hands.width
+
+    def waiting(self, known: list[TrialRecord]) -> Iterator[TrialRecord]:
+        """Trials that have not ended and were not begun here: queued ones, and those that run for an earlier leader."""
+        open_states = (TrialState.QUEUED, TrialState.RUNNING)
+        return (one for one in known if one.state in open_states and one.number not in self._under_way)
 
     def add(self, params: Params, origin: Origin, pair: int | None = None) -> TrialRecord:
         """A new queued trial. Raises StopAskedError."""
         self._heed()
-        self._lease.confirm()
-        return self._store.add_trial(self._study.id, params, self._space.apply(params), origin, pair)
+        self._desk.lease.confirm()
+        return self._desk.store.add_trial(self._desk.study.id, params, self._space.apply(params), origin, pair)
 
-    def run(self, trial: TrialRecord) -> TrialRecord:
-        """Run a queued trial and return it done. Raises StopAskedError before it starts."""
+    def begin(self, trial: TrialRecord) -> None:
+        """Have a trial measured. Raises StopAskedError before it starts."""
         self._heed()
-        self._lease.confirm()
-        self._store.start_attempt(self._study.id, trial.number, self._lease.owner)
-        self._event("trial_started", {"trial": trial.number, "origin": trial.origin.value})
-        self._reporter.started(trial)
-        began = self._clock.now()
-        result, outcome, message = self._measure(trial)
-        took = Seconds(self._clock.now() - began)
-        self._lease.confirm()
-        done = self._store.finish_trial(self._study.id, trial.number, outcome, result=result, error=message)
-        self._timing.note(took, ran=result is not None, joules=result.joules if result else None)
-        self._event(FINISHED, self._summary(done, took))
-        self._reporter.finished(done)
+        self._desk.lease.confirm()
+        self._hands.begin(trial)
+        self._under_way.add(trial.number)
+
+    def ended(self) -> TrialRecord:
+        """The next of those under way that ends."""
+        done, took = self._hands.ended()
+        self._under_way.discard(done.number)
+        self._timing.note(took, ran=done.result is not None, joules=done.result.joules if done.result else None)
+        self._desk.reporter.finished(done)
         return done
 
+    def run(self, trial: TrialRecord) -> TrialRecord:
+        """``begin`` and ``ended`` of the only one under way."""
+        self.begin(trial)
+        return self.ended()
+
     def _heed(self) -> None:
-        if self._store.study(self._study.id).state in STOPPING:
+        if self._desk.store.study(self._desk.study.id).state in STOPPING:
             raise StopAskedError
-
-    def _measure(self, trial: TrialRecord) -> tuple[RunResult | None, TrialOutcome, str | None]:
-        spec, deployment = self._study.spec, trial.deployment
-        workload = spec.verify_workload if trial.origin.verifies else spec.workload
-        try:
-            with self._power.applied(deployment.decode.power):
-                result = self._evaluator.run(deployment, workload, spec.plan, self._slos, self._reporter.stage)
-        except TrialError as error:
-            return None, outcome_of(error), error.message
-        return result, self._objective.outcome(result), None
-
-    def _summary(self, done: TrialRecord, took: Seconds) -> dict[str, Value]:
-        return {
-            "trial": done.number,
-            "outcome": done.outcome.value if done.outcome else None,
-            "value": self._objective.value(done.result) if done.result else None,
-            "seconds": took,
-            "joules": done.result.joules if done.result else None,
-            "ran": done.result is not None,
-            "verifies": done.origin.verifies,
-        }
-
-    def _event(self, kind: str, data: Mapping[str, Value]) -> None:
-        self._store.add_event(self._study.id, kind, data)

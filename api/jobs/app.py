@@ -13,7 +13,7 @@ from .hub import EventHub
 from .openapi import describe
 from .problems import install_problems, problem_of
 from .rate import RateLimit
-from .routes import actions, events, files, health, keys, machine, plans, results, studies
+from .routes import actions, events, files, health, keys, leases, machine, plans, results, studies
 from .services import JobServices
 
 DESCRIPTION = "Tunes LLM serving for tokens per joule under a latency SLO. Units are SI; unknown values are null."
@@ -37,7 +37,7 @@ def create_job_app(services: JobServices) -> FastAPI:
     app.state.devices = DeviceFeed(services.devices.look, lambda: app.state.hub.closed)
     install_problems(app)
     # Actions first: "{study_id}" of the others would take ":cancel" for a part of an id.
-    for module in (actions, studies, results, events, files, machine, plans, keys, health, page):
+    for module in (actions, studies, results, events, leases, files, machine, plans, keys, health, page):
         app.include_router(module.router)
     describe(app, services.planner.form, services.plans.form)
     limit = RateLimit(services.clock, rate=services.limits.rate, burst=services.limits.burst)

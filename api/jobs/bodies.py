@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
 from energyopt.core.errors import ConfigError, UsageError
-from energyopt.core.study import Budget, Value
+from energyopt.core.leases import WorkerFacts
+from energyopt.core.results import RunResult
+from energyopt.core.study import Budget, TrialOutcome, Value
+from tuner.source import Failure
 
 from .problems import InvalidBodyError
 
@@ -64,6 +67,42 @@ class CapBody(StrictBody):
     cap: float | None = Field(None, gt=0, le=1e5, description="Watts per device.")
     sm_clock: float | None = Field(None, gt=0, le=1e11, description="Hertz.")
     ttl: float = Field(gt=0, le=86_400, description="Seconds.")
+
+
+class LeaseBody(StrictBody):
+    """Who asks for a trial, and how long it is ready to wait for one."""
+
+    worker: WorkerFacts
+    wait: float = Field(0.0, ge=0, le=30, description="Seconds.")
+
+
+class BeatBody(StrictBody):
+    """Where a run stands: launching, warming, measuring or done, and how much of that is over."""
+
+    stage: str = Field("", max_length=40)
+    fraction: float = Field(0.0, ge=0, le=1)
+
+
+class CompleteBody(StrictBody):
+    """What was measured."""
+
+    result: RunResult
+
+
+class FailBody(StrictBody):
+    """How a configuration failed."""
+
+    outcome: Literal["oom", "launch_failed", "crashed", "timeout", "failed"]
+    error: str = Field(min_length=1, max_length=10_000)
+
+    def failure(self) -> Failure:
+        return Failure(outcome=TrialOutcome(self.outcome), error=self.error)
+
+
+class FaultBody(StrictBody):
+    """What failed around a configuration."""
+
+    reason: str = Field(min_length=1, max_length=10_000)
 
 
 async def read_object(request: Request) -> dict[str, Any]:

@@ -10,7 +10,17 @@ from pydantic import BaseModel
 
 from energyopt.core.study import StudySpec
 
-from .bodies import CapBody, KeyBody, StudyPatch, TrialBody
+from .bodies import (
+    BeatBody,
+    CapBody,
+    CompleteBody,
+    FailBody,
+    FaultBody,
+    KeyBody,
+    LeaseBody,
+    StudyPatch,
+    TrialBody,
+)
 
 _REF = "#/components/schemas/{model}"
 _PROBLEM: dict[str, Any] = {
@@ -37,6 +47,13 @@ _PROBLEM: dict[str, Any] = {
 }
 
 
+_BODIES: tuple[type[BaseModel], ...] = (
+    *(StudySpec, StudyPatch, TrialBody, KeyBody, CapBody),
+    *(LeaseBody, BeatBody, CompleteBody, FailBody, FaultBody),
+)
+"""Models of the bodies that every service has."""
+
+
 def _body(*schemas: str, examples: dict[str, object]) -> dict[str, Any]:
     refs = [{"$ref": _REF.format(model=name)} for name in schemas]
     shown = {name: {"value": value} for name, value in examples.items()}
@@ -60,6 +77,14 @@ PATCH = _body("StudyPatch", examples={"more trials": {"budget": {"trials": 48}, 
 ENQUEUE = _body("TrialBody", examples={"a point": {"params": {"decode.engine.max_num_seqs": 32}}})
 KEY = _body("KeyBody", examples={"a key for CI": {"name": "ci", "scopes": ["tune"], "tenant": "search"}})
 CAP = _body("CapBody", examples={"an hour at 300 W": {"devices": [], "cap": 300, "ttl": 3600}})
+_WORKER = {"id": "gpu-7:4711", "host": "gpu-7", "hardware": "8 x H200", "devices": ["GPU-a1"], "kinds": ["embedded"]}
+LEASE = _body("LeaseBody", examples={"a worker that waits": {"worker": _WORKER, "wait": 20}})
+BEAT = _body("BeatBody", examples={"half of the window": {"stage": "measuring", "fraction": 0.5}})
+_RUN = {"window": 30, "requests": 40, "failed_requests": 0, "prompt_tokens": 24000, "cached_tokens": 0}
+_METERED = {"output_tokens": 640, "latencies": {}, "verdicts": [], "power_valid": False, "power_reasons": ["no meter"]}
+COMPLETE = _body("CompleteBody", examples={"a run without a meter": {"result": {**_RUN, **_METERED}}})
+FAIL = _body("FailBody", examples={"out of memory": {"outcome": "oom", "error": "It needs 90 GB, there are 72 GB."}})
+FAULT = _body("FaultBody", examples={"a full disk": {"reason": "No space is left on the device."}})
 PLAN = _body(
     "PlanForm",
     examples={
@@ -94,7 +119,7 @@ def _document(app: FastAPI, forms: dict[str, dict[str, Any]]) -> dict[str, Any]:
     for name, schema in forms.items():
         schemas |= schema.pop("$defs", {})
         schemas[name] = schema
-    for model in (StudySpec, StudyPatch, TrialBody, KeyBody, CapBody):
+    for model in _BODIES:
         schema = model.model_json_schema(ref_template=_REF)
         schemas |= schema.pop("$defs", {})
         schemas[model.__name__] = _with_labels(schema) if model is StudySpec else schema

@@ -5,7 +5,7 @@ The protocols are what it asks of other rooms; they satisfy them by shape. The s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from energyopt.core.clock import Clock
 from energyopt.core.config import Deployment
+from energyopt.core.leases import LeaseStore
 from energyopt.core.study import StudyRecord, StudySpec, TrialRecord, Value
 from energyopt.store.energy_history import EnergyHistory
 from energyopt.store.event_tail import EventTail
@@ -21,6 +22,7 @@ from energyopt.store.jobs import SqlJobStore
 from energyopt.store.keys import SqlKeyStore
 from energyopt.store.pages import SqlPages
 from energyopt.store.repository import SqlStudyStore
+from tuner.source import TrialSource
 
 
 class Planned(Protocol):
@@ -113,7 +115,8 @@ class JobServices:
     """The bundle. ``open_door``: without a single key everybody may do everything (loopback, or told to).
 
     ``hosts`` are the Host headers that are answered while the door is open, None for any: a browser that a foreign name
-    led to this address is turned away. ``artifacts`` is the folder that every artifact must lie in.
+    led to this address is turned away. ``sources`` gives trials of a tenant (None: of all) to
+    workers. ``artifacts`` is the folder that every artifact must lie in.
     """
 
     studies: SqlStudyStore
@@ -122,6 +125,8 @@ class JobServices:
     keys: SqlKeyStore
     tail: EventTail
     energy: EnergyHistory
+    leases: LeaseStore
+    sources: Callable[[str | None], TrialSource]
     planner: StudyPlanner
     outcomes: Outcomes
     plans: DeploymentPlans

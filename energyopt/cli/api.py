@@ -21,6 +21,9 @@ def api(
     ] = None,
     out: Annotated[Path | None, typer.Option(envvar="ENERGYOPT_OUT", help="Folder of reports and logs.")] = None,
     workers: Annotated[int, typer.Option(min=0, max=64, help="Worker processes on this host; 0: elsewhere.")] = 1,
+    remote_workers: Annotated[
+        bool, typer.Option("--remote-workers", help="Lead studies here, for `energyopt worker --api` on other hosts.")
+    ] = False,
     model_root: Annotated[
         list[Path] | None, typer.Option(help="Folder that models may be read from; repeat for several.")
     ] = None,
@@ -39,6 +42,7 @@ def api(
         db=db,
         out=out,
         workers=workers,
+        remote_workers=remote_workers,
         insecure=insecure,
         model_roots=tuple(model_root or ()),
         kv_transfers=allow_kv_transfer,

@@ -19,6 +19,7 @@ from energyopt.core.config import Config
 from energyopt.core.errors import ConfigError
 from energyopt.core.units import Seconds
 from energyopt.store.service_store import ServiceStore, open_service_store
+from tuner.source import DirectSource
 
 from .body_policy import BodyPolicy
 from .host_devices import HostDevices
@@ -35,13 +36,17 @@ LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
 class ApiRequest(Config):
-    """What ``energyopt api`` was asked. ``workers`` 0 leaves the work to workers elsewhere."""
+    """What ``energyopt api`` was asked. ``workers`` 0 leaves the work to workers elsewhere.
+
+    With ``remote_workers`` a process of this host leads the studies, for workers that reach the service by HTTP alone.
+    """
 
     host: str = "127.0.0.1"
     port: int = Field(PORT, ge=0, le=65535)
     db: str | None = None
     out: Path | None = None
     workers: int = Field(1, ge=0, le=64)
+    remote_workers: bool = False
     insecure: bool = False
     model_roots: tuple[Path, ...] = ()
     kv_transfers: bool = False
@@ -60,7 +65,9 @@ def run_api(request: ApiRequest, notify: Callable[[str], None]) -> None:
         check_door(request, store)
         devices = HostDevices()
         stack.callback(devices.close)
-        pool = WorkerPool(request.workers, worker_environment(session, os.environ), state_folder())
+        conductors = 1 if request.remote_workers else 0
+        environment = worker_environment(session, os.environ)
+        pool = WorkerPool(request.workers, environment, state_folder(), conductors=conductors)
         app = create_job_app(job_services(request, session, store, devices))
         host, port = listener.getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
@@ -96,6 +103,8 @@ def job_services(request: ApiRequest, session: Session, store: ServiceStore, dev
         keys=store.keys,
         tail=store.tail,
         energy=store.energy,
+        leases=store.leases,
+        sources=lambda tenant: DirectSource(store.studies, store.leases, tenant=tenant),
         planner=HostPlanner(BodyPolicy(request.model_roots, transfers=request.kv_transfers)),
         outcomes=StudyOutcomes(),
         plans=PlanMaker(),

@@ -14,8 +14,8 @@ from pathlib import Path
 from energyopt import __version__
 from energyopt.core.errors import StoreError
 from energyopt.core.study import Artifact, Origin
+from energyopt.core.study_store import StudyStore
 from energyopt.store.database import database_file, default_url, open_store
-from energyopt.store.repository import SqlStudyStore
 from tuner.export.command import serve_command
 from tuner.export.manifest import manifest_json
 from tuner.export.picture import pareto_png
@@ -31,7 +31,7 @@ from tuner.why import KnobWorth, explain
 class Session:
     """An open database and the folder under which each study keeps its artifacts."""
 
-    store: SqlStudyStore
+    store: StudyStore
     url: str
     artifacts: Path
 

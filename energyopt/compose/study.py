@@ -22,7 +22,7 @@ from tuner.defaults import host_space
 from tuner.evaluators.choice import EvaluatorChoice
 from tuner.evaluators.settled import SettledEvaluator
 from tuner.loop import StudyRunner
-from tuner.ports import PowerController
+from tuner.ports import AccuracyGate, Evaluator, PowerController
 from tuner.progress import StudyProgressSink
 from tuner.space import SearchSpace
 from tuner.workload.chat import chat_workload
@@ -175,21 +175,40 @@ def run_study(
     ``owner`` is who holds the study already, if somebody does. Raises NoFeasibleError and whatever stopped it.
     """
     study, clock = session.store.study(study_id), MonotonicClock()
-    choice = chosen(study.machine)
-    evaluator, power = make_evaluator(session, study, TRIAL_COMMAND), no_power()
-    if choice.kind not in UNREAL:
-        found = _sensors(study, choice)
-        for source in found.sources:
-            source.close()  # each trial opens its own
-        evaluator, power = SettledEvaluator(evaluator, HostBusy(found.statuses), clock), _limits(study, choice)
-        put_back_left()
-    gate = ServedGate(study.spec.baseline) if choice.kind == "embedded" else None
+    evaluator, power = study_tools(session, study)
+    gate = study_gate(study)
     runner = StudyRunner(session.store, evaluator, power, clock, owner or new_owner(), on_progress, gate=gate)
     try:
         return runner.run(study_id)
     finally:
-        if session.store.study(study_id).state in (StudyState.SUCCEEDED, StudyState.NO_FEASIBLE):
-            write_artifacts(session, study_id)
+        write_outcome(session, study_id)
+
+
+def study_tools(session: Session, study: StudyRecord) -> tuple[Evaluator, PowerController]:
+    """What measures the trials of a study on this machine, and what sets the limits of its devices.
+
+    Limits that a process which died has left are put back first. Raises ConfigError, LaunchError, ControlError.
+    """
+    choice = chosen(study.machine)
+    evaluator = make_evaluator(session, study, TRIAL_COMMAND)
+    if choice.kind in UNREAL:
+        return evaluator, no_power()
+    found = _sensors(study, choice)
+    for source in found.sources:
+        source.close()  # each trial opens its own
+    put_back_left()
+    return SettledEvaluator(evaluator, HostBusy(found.statuses), MonotonicClock()), _limits(study, choice)
+
+
+def study_gate(study: StudyRecord) -> AccuracyGate | None:
+    """What compares answers with the baseline's; None where the engine is not ours."""
+    return ServedGate(study.spec.baseline) if chosen(study.machine).kind == "embedded" else None
+
+
+def write_outcome(session: Session, study_id: str) -> None:
+    """The artifacts of a study that found something, or that nothing keeps its SLOs."""
+    if session.store.study(study_id).state in (StudyState.SUCCEEDED, StudyState.NO_FEASIBLE):
+        write_artifacts(session, study_id)
 
 
 def _sensors(study: StudyRecord, choice: EvaluatorChoice) -> Detection:

@@ -1,7 +1,7 @@
-"""The worker: takes submitted studies that nobody works on, one at a time, and runs them to their end.
+"""The worker: takes submitted studies that nobody works on, one at a time, and leads them to their end.
 
-A killed worker's study is free once its lease ends, and goes on where it stopped. One worker has a slot of its host:
-two on the same devices would measure each other.
+Where none waits it helps with trials of those that others lead. A killed worker's study is free once its lease ends,
+and goes on where it stopped. One worker has a slot of its host.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,9 @@ _log = logging.getLogger(__name__)
 POLL = 1.0
 STORE_RETRIES = 3
 """How often one study is tried again because the database refused; more looks like the study's own fault."""
+
+MOST_LED = 200
+"""Studies that one conductor leads at once: each takes a thread and a look at the database now and then."""
 
 Notify = Callable[[str], None]
 
@@ -46,8 +50,11 @@ class Worker:
         *,
         clock: Clock | None = None,
         poll: float = POLL,
+        help_out: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``help_out`` is what to do where no study waits to be led: a trial of one that somebody else leads."""
         self._store, self._run, self._new_owner, self._notify = store, run, new_owner, notify
+        self._help_out = help_out
         self._clock, self._poll = clock or MonotonicClock(), poll
         self._refused: dict[str, int] = {}
 
@@ -63,7 +70,7 @@ class Worker:
                 stop.wait(self._poll)
 
     def work_once(self) -> bool:
-        """Run one study, if one waits; False if none does."""
+        """Lead one study, if one waits, else help with a trial of another; False if there is nothing to do."""
         for study_id in self._store.jobs.waiting():
             owner = self._new_owner()
             try:
@@ -71,9 +78,12 @@ class Worker:
             except (StoreError, NotFoundError):
                 continue  # another worker was quicker, or it is gone
             self._store.studies.change_state(study_id, StudyState.PLANNING, when=[StudyState.QUEUED])
-            self._attempt(study_id, owner)
+            self._begin(study_id, owner)
             return True
-        return False
+        return self._help_out()
+
+    def _begin(self, study_id: str, owner: str) -> None:
+        self._attempt(study_id, owner)
 
     def _attempt(self, study_id: str, owner: str) -> None:
         self._notify(f"study {study_id}: begun")
@@ -137,6 +147,39 @@ def _words(progress: StudyProgress) -> dict[str, Value]:
         "eta": progress.eta,
         "message": progress.message,
     }
+
+
+class Conductor(Worker):
+    """Leads every study that waits, each on a thread of its own, and measures nothing."""
+
+    def __init__(
+        self,
+        store: ServiceStore,
+        run: RunStudy,
+        new_owner: Callable[[], str],
+        notify: Notify,
+        *,
+        clock: Clock | None = None,
+        poll: float = POLL,
+    ) -> None:
+        super().__init__(store, run, new_owner, notify, clock=clock, poll=poll)
+        self._led: list[threading.Thread] = []
+
+    def work_once(self) -> bool:
+        self._led = [thread for thread in self._led if thread.is_alive()]
+        return len(self._led) < MOST_LED and super().work_once()
+
+    def _begin(self, study_id: str, owner: str) -> None:
+        thread = threading.Thread(
+            target=self._attempt, args=(study_id, owner), name=f"leader of {study_id}", daemon=True
+        )
+        self._led.append(thread)
+        thread.start()
+
+    def wait(self) -> None:
+        """Until the studies that are led have ended, or what leads them was told to stop."""
+        for thread in self._led:
+            thread.join()
 
 
 class Slot:

@@ -25,9 +25,17 @@ class WorkerPool:
     """
 
     def __init__(
-        self, count: int, environment: Mapping[str, str], folder: Path, *, command: Sequence[str] = COMMAND
+        self,
+        count: int,
+        environment: Mapping[str, str],
+        folder: Path,
+        *,
+        command: Sequence[str] = COMMAND,
+        conductors: int = 0,
     ) -> None:
-        self._count, self._environment, self._folder, self._command = count, dict(environment), folder, tuple(command)
+        """``conductors`` more children lead studies and measure nothing; they need no slot."""
+        self._words = [("--slot", str(slot)) for slot in range(count)] + [("--conduct",)] * conductors
+        self._environment, self._folder, self._command = dict(environment), folder, tuple(command)
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -38,7 +46,7 @@ class WorkerPool:
 
     def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        for slot in range(self._count):
+        for slot in range(len(self._words)):
             thread = threading.Thread(target=self._keep, args=(slot,), daemon=True, name=f"worker {slot}")
             thread.start()
             self._threads.append(thread)
@@ -67,13 +75,13 @@ class WorkerPool:
             self._closed.wait(wait)
 
     def _spawn(self, slot: int) -> subprocess.Popen[bytes]:
-        path = self._folder / f"slot-{slot}.log"
+        path = self._folder / f"{'slot' if len(self._words[slot]) > 1 else 'conductor'}-{slot}.log"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         too_long = path.exists() and path.stat().st_size > _MAX_LOG
         log = os.open(path, flags | (os.O_TRUNC if too_long else 0), 0o600)
         try:
             return subprocess.Popen(
-                [*self._command, "--slot", str(slot)],
+                [*self._command, *self._words[slot]],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -13,6 +13,7 @@ from .energy_history import EnergyHistory
 from .event_tail import EventTail
 from .jobs import SqlJobStore
 from .keys import SqlKeyStore
+from .leases import SqlLeaseStore
 from .pages import SqlPages
 from .repository import SqlStudyStore
 
@@ -27,6 +28,7 @@ class ServiceStore:
     keys: SqlKeyStore
     tail: EventTail
     energy: EnergyHistory
+    leases: SqlLeaseStore
     name: str
     engine: Engine
 
@@ -45,6 +47,7 @@ def open_service_store(url: str, *, clock: Clock | None = None) -> ServiceStore:
         keys=SqlKeyStore(engine, clock, name),
         tail=EventTail(engine, name),
         energy=EnergyHistory(engine, name),
+        leases=SqlLeaseStore(engine, clock, name),
         name=name,
         engine=engine,
     )

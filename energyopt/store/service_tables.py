@@ -91,5 +91,6 @@ class FrontRow(Base):
     y: Mapped[float]
 
 
+Index("ix_energyopt_trials_state", TrialRow.study_id, TrialRow.state)
 Index("ix_energyopt_trials_outcome", TrialRow.study_id, TrialRow.outcome)
 Index("ix_energyopt_events_of_study", EventRow.study_id, EventRow.id)

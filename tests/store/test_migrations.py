@@ -93,7 +93,18 @@ def test_a_study_takes_its_parts_along(url: str, spec: StudySpec, deployment: De
             store.finish_trial(study, 0, TrialOutcome.FEASIBLE, result=result)
             store.add_event(study, "x", {})
             store.add_artifact(study, Artifact(name="a", path="/a", media_type="x/y", sha256="", bytes=1))
-    service = ("jobs", "labels", "idempotency", "keys", "audit", "fronts")  # those of a study are in other tests
+    service = (
+        "jobs",
+        "labels",
+        "idempotency",
+        "keys",
+        "audit",
+        "fronts",
+        "leads",
+        "leases",
+        "lease_devices",
+        "workers",
+    )
     apart = {f"energyopt_{name}" for name in ("studies", "sensors", "rollups", "chunks", "runs", *service)}
     parts = sorted(set(Base.metadata.tables) - apart)
     before = {part: count(url, part) for part in parts}

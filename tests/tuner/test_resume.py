@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from energyopt.core.clock import FakeClock, MonotonicClock
 from energyopt.core.config import Deployment
 from energyopt.core.errors import CrashError, StoreError
+from energyopt.core.leases import MAX_ATTEMPTS
 from energyopt.core.results import RunResult
 from energyopt.core.slo import Slo
 from energyopt.core.study import MeasurePlan, Origin, StudyRecord, StudyState, TrialOutcome, TrialRecord, TrialState
@@ -29,7 +30,6 @@ from tuner.lease import Lease, LeaseLostError
 from tuner.loop import StudyRunner
 from tuner.ports import Evaluator, ProgressSink
 from tuner.space import SearchSpace
-from tuner.trials import MAX_ATTEMPTS
 
 
 class Killed(BaseException):

@@ -55,6 +55,9 @@ class GpSearcher:
             point = self._best(seen)
         return None if point is None else self._history.ask(point)
 
+    def expect(self, params: Params) -> None:
+        self._history.expect(params)
+
     def tell(self, params: Params, score: Score) -> None:
         self._history.tell(params, score)
 

@@ -23,6 +23,10 @@ class History:
         self.seen.add(point)
         return self._space.at(point)
 
+    def expect(self, params: Params) -> None:
+        """Note that a point is out for measurement without having been asked for here."""
+        self.ask(self._space.index(params))
+
     def tell(self, params: Params, score: Score) -> None:
         point = self._space.index(params)
         if point in self.pending:

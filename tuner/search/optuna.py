@@ -53,6 +53,9 @@ class OptunaSearcher:
         point = start if start is not None else self._geometry.nearest(self._propose(), seen)
         return None if point is None else self._history.ask(point)
 
+    def expect(self, params: Params) -> None:
+        self._history.expect(params)
+
     def tell(self, params: Params, score: Score) -> None:
         self._history.tell(params, score)
 

@@ -24,6 +24,13 @@ class Searcher(Protocol):
         """The next point; None when every valid point was asked or told. The baseline is not asked for."""
         ...
 
+    def expect(self, params: Params) -> None:
+        """A point is measured now though it was not asked for here: by somebody's wish, or for an earlier leader.
+
+        Raises ConfigError if ``params`` is no point of the space.
+        """
+        ...
+
     def tell(self, params: Params, score: Score) -> None:
         """How a point did, asked for or not, in the order of the trials; a point may be told more than once.
 

@@ -24,5 +24,8 @@ class RandomSearcher:
         point = next((p for p in self._order if p not in self._history.seen), None)
         return None if point is None else self._history.ask(point)
 
+    def expect(self, params: Params) -> None:
+        self._history.expect(params)
+
     def tell(self, params: Params, score: Score) -> None:
         self._history.tell(params, score)

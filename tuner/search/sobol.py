@@ -34,6 +34,9 @@ class SobolSearcher:
         point = self._geometry.nearest(self._at(len(seen) - 1), seen)
         return None if point is None else self._history.ask(point)
 
+    def expect(self, params: Params) -> None:
+        self._history.expect(params)
+
     def tell(self, params: Params, score: Score) -> None:
         self._history.tell(params, score)
 

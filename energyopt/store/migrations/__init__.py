@@ -15,6 +15,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
+import energyopt.store.lease_tables
 import energyopt.store.service_tables  # noqa: F401 (its tables belong to the schema)
 from energyopt.core.errors import StoreError
 from energyopt.store.tables import VERSION_TABLE

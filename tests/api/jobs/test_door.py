@@ -44,6 +44,7 @@ NEEDED = {
             "GET /v1/energy",
             "GET /v1/energy/sensors",
             "GET /v1/caps",
+            "GET /v1/workers",
             "GET /v1/workloads",
             "GET /v1/workloads/{name}",
         ),
@@ -58,6 +59,12 @@ NEEDED = {
             "POST /v1/studies/{study_id}:pause",
             "POST /v1/studies/{study_id}:resume",
             "POST /v1/studies/{study_id}/trials",
+            "POST /v1/leases",
+            "PUT /v1/leases/{lease_id}",
+            "POST /v1/leases/{lease_id}:complete",
+            "POST /v1/leases/{lease_id}:fail",
+            "POST /v1/leases/{lease_id}:fault",
+            "DELETE /v1/leases/{lease_id}",
             "POST /v1/plans",
             "PUT /v1/workloads/{name}",
             "DELETE /v1/workloads/{name}",
@@ -90,7 +97,7 @@ async def test_every_route_asks_every_scope(http: httpx.AsyncClient, app: FastAP
     keys = {scope: key_for(scope) for scope in Scope}
     for name, scope in NEEDED.items():
         method, template = name.split()
-        path = template.format(study_id="0" * 12, number=0, name="x", key_id="x")
+        path = template.format(study_id="0" * 12, number=0, name="x", key_id="x", lease_id="x")
         anonymous = await http.request(method, path)
         assert (anonymous.status_code == 401) is (scope is not None), name
         wrong = await http.request(method, path, headers={"authorization": "Bearer eo_no"})
