@@ -59,12 +59,20 @@ class Parked:
         return Bytes(freed)
 
     def restore(self) -> None:
-        """Take the memory again: what was kept is as before, the rest is zero."""
-        for storage, size, copy in self._storages:
-            storage.resize_(size)
-            whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-            if copy is None:
-                whole.zero_()
-            else:
-                whole.copy_(copy)
+        """Take the memory again: what was kept is as before, the rest is zero.
+
+        If there is not enough, what was taken is given back, and the error passes through.
+        """
+        try:
+            for storage, size, copy in self._storages:
+                storage.resize_(size)
+                whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+                if copy is None:
+                    whole.zero_()
+                else:
+                    whole.copy_(copy)
+        except BaseException:
+            for storage, _, _ in self._storages:
+                storage.resize_(0)
+            raise
         self._storages.clear()

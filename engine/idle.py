@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from energyopt.core.clock import Clock
-from energyopt.core.errors import ConfigError
-from energyopt.core.results import EnergyTotal
+from energyopt.core.errors import ConfigError, OutOfMemoryError
 from energyopt.core.units import Bytes, Joules, Seconds
 
-EnergyBetween = Callable[[float, float], EnergyTotal | None]
+from .sleep_account import EnergyBetween, SleepAccount
 
 
 @runtime_checkable
@@ -28,7 +27,10 @@ class Sleeper(Protocol):
         ...
 
     def wake(self) -> None:
-        """Take the memory again: the runner computes as before, over an empty pool. Raises OutOfMemoryError."""
+        """Take the memory again: the runner computes as before, over an empty pool.
+
+        Raises OutOfMemoryError; then it sleeps as before.
+        """
         ...
 
 
@@ -36,7 +38,8 @@ class Sleeper(Protocol):
 class SleepCounts:
     """Since start. ``saved`` is what the devices would have drawn awake and idle, less what they drew asleep.
 
-    It is None until both powers were measured. ``freed`` is what the last sleep gave back.
+    It is about ``measured`` seconds asleep, with the half-width ``error``; both are None while nothing was measured.
+    ``freed`` is what the last sleep gave back, ``refused`` how often there was no memory to wake.
     """
 
     asleep: bool = False
@@ -44,6 +47,9 @@ class SleepCounts:
     seconds: float = 0.0
     freed: Bytes | None = None
     saved: Joules | None = None
+    error: Joules | None = None
+    measured: float = 0.0
+    refused: int = 0
 
 
 def idle_sleep_for(
@@ -60,7 +66,7 @@ def idle_sleep_for(
 class IdleSleep:
     """Puts a runner to sleep after ``after`` seconds without work. Belongs to the engine's thread, but for ``counts``.
 
-    The power awake is that of the idle time before the sleep. Sensors lag, so a sleep is accounted for when it ends.
+    ``seconds`` are counted when a sleep ends, joules as the sensors tell them.
     """
 
     def __init__(
@@ -71,51 +77,59 @@ class IdleSleep:
         self._after = after
         self._clock = clock
         self._forget = forget
-        self._energy = energy
+        self._account = SleepAccount(energy)
         self._idle_since = clock.now()
         self._asleep_since: Seconds | None = None
+        self._told_until = self._idle_since
 
     @property
     def patience(self) -> Seconds | None:
-        """How long to wait for work before the next look; None is for ever, as it sleeps already."""
+        """How long to wait for work before the next look; None is for ever, as it sleeps already, unmeasured."""
         if self._asleep_since is not None:
-            return None
+            return self._account.look_every
         return Seconds(max(0.0, self._idle_since + self._after - self._clock.now()))
 
     def turn(self, work: bool) -> None:
-        """Called once a turn of the engine's loop: wakes for work, sleeps when there has been none for long enough."""
+        """Called once a turn of the engine's loop: wakes for work, sleeps when there has been none for long enough.
+
+        Raises OutOfMemoryError where there is no memory to wake: it sleeps on, and the next work is another try.
+        """
         if work:
             if self._asleep_since is not None:
                 self._wake(self._asleep_since)
             self._idle_since = self._clock.now()
-        elif self._asleep_since is None and self._clock.now() >= self._idle_since + self._after:
+        elif self._asleep_since is not None:
+            self._tell()
+        elif self._clock.now() >= self._idle_since + self._after:
             self._sleep()
+        self._settle()
 
     def _sleep(self) -> None:
+        began = self._clock.now()
+        self._account.begin(self._idle_since, began)
         self._forget()  # what the device's pool holds is lost; tiers below keep what they have
         freed = self._runner.sleep()
-        self._asleep_since = self._clock.now()
-        known = self.counts
-        self.counts = SleepCounts(True, known.sleeps + 1, known.seconds, freed, known.saved)
+        self._asleep_since = self._told_until = began
+        self.counts = replace(self.counts, asleep=True, sleeps=self.counts.sleeps + 1, freed=freed)
 
     def _wake(self, since: Seconds) -> None:
-        now = self._clock.now()
-        saved = self._saved(since, now)
-        self._runner.wake()
+        try:
+            self._runner.wake()
+        except OutOfMemoryError:
+            self.counts = replace(self.counts, refused=self.counts.refused + 1)
+            raise
+        self._tell()
         self._asleep_since = None
-        known = self.counts
-        total = known.saved if saved is None else Joules((known.saved or 0.0) + saved)
-        self.counts = SleepCounts(False, known.sleeps, known.seconds + now - since, known.freed, total)
+        self.counts = replace(self.counts, asleep=False, seconds=self.counts.seconds + self._clock.now() - since)
 
-    def _saved(self, since: Seconds, now: Seconds) -> float | None:
-        """Power before times the time asleep, less the energy of that time. The end counts as far as it is covered."""
-        if self._energy is None or now <= since:
-            return None
-        awake = self._energy(self._idle_since, since)
-        end = now if self._energy(since, now) is not None else Seconds(since + 0.9 * (now - since))
-        asleep = self._energy(since, end)
-        idle_time = since - self._idle_since
-        if awake is None or asleep is None or idle_time <= 0:
-            return None
-        scale = (now - since) / (end - since)
-        return awake.joules / idle_time * (now - since) - asleep.joules * scale
+    def _tell(self) -> None:
+        """The account learns how long it has slept."""
+        now = self._clock.now()
+        self._account.slept(self._told_until, now)
+        self._told_until = now
+
+    def _settle(self) -> None:
+        account = self._account
+        account.settle(self._clock.now())
+        if account.measured != self.counts.measured:
+            self.counts = replace(self.counts, saved=account.saved, error=account.error, measured=account.measured)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from energyopt.core.clock import Clock
-from energyopt.core.errors import EngineDeadError
+from energyopt.core.errors import EngineDeadError, OutOfMemoryError, OverloadedError
 from energyopt.core.records import FinishReason, RequestRecord, StepRecord
 from energyopt.core.units import Seconds
 
@@ -28,6 +29,9 @@ from .step import StepLoop, request_record
 from .stream import Stream, deliver
 
 logger = logging.getLogger(__name__)
+
+_WAKE_AGAIN = 5.0
+"""Seconds after which a client may ask an engine again that had no memory to wake."""
 
 _PATIENCE = 0.005
 """Seconds that a loop sleeps for a lower tier before it looks for new requests again."""
@@ -86,6 +90,8 @@ class EngineService:
         try:
             while self._intake.open:
                 self._take(self._next_mail())
+                if not self._intake.open:
+                    break
                 if self._deadlines.any:
                     self._end(self._deadlines.due(self._clock.now()), FinishReason.DEADLINE)
                 if not self._steps.step():
@@ -114,9 +120,23 @@ class EngineService:
         if self._idle is None:
             return self._intake.collect(block=not busy)
         mail = self._intake.collect(block=not busy, patience=self._idle.patience)
+        if not self._intake.open:
+            return mail  # who sleeps ends asleep
         lent = self._scheduler.cache.pool.num_used > 0  # to another engine, which reads them from the device
-        self._idle.turn(busy or lent or bool(mail.submitted) or not self._intake.open)
+        try:
+            self._idle.turn(busy or lent or bool(mail.submitted))
+        except OutOfMemoryError as error:
+            self._refuse(mail, error)
         return mail
+
+    def _refuse(self, mail: Mail, cause: OutOfMemoryError) -> None:
+        """There is no memory to wake: whoever asked may try again, when others have given some back."""
+        logger.warning("the engine cannot wake: %s", cause)
+        message = f"The engine sleeps and cannot wake now: {cause}"
+        refused, mail.submitted = mail.submitted, []
+        for stream in refused:
+            self._intake.release(stream)
+        deliver((stream, _caused(OverloadedError(message, retry_after=_WAKE_AGAIN), cause)) for stream in refused)
 
     def end(self, message: str, cause: BaseException | None) -> None:
         """Serve nothing more: whoever still waits receives EngineDeadError. Any thread."""
@@ -236,7 +256,13 @@ class EngineService:
 
 
 def _death(message: str, cause: BaseException | None) -> EngineDeadError:
+    return _caused(EngineDeadError(message), cause)
+
+
+ErrorT = TypeVar("ErrorT", bound=Exception)
+
+
+def _caused(error: ErrorT, cause: BaseException | None) -> ErrorT:
     """One error object per client: a traceback is written into an exception where it is raised."""
-    death = EngineDeadError(message)
-    death.__cause__ = cause
-    return death
+    error.__cause__ = cause
+    return error

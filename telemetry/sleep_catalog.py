@@ -14,5 +14,17 @@ SAVED = own(
     "Energy that idling awake would have taken, less what was taken asleep; below 0 if sleeping cost more.",
     *("model", "source"),
 )
+SAVED_ERROR = own(
+    "sleep_saved_error_joules", "gauge", "Half-width of the interval of what was saved.", *("model", "source")
+)
+MEASURED = own(
+    "sleep_measured_seconds_total",
+    "counter",
+    "Time asleep that the saved joules are about; the rest is unknown.",
+    "model",
+)
+REFUSED = own(
+    "sleep_wakes_refused_total", "counter", "Times there was no memory to wake, so that work was refused.", "model"
+)
 
-SLEEP = (ASLEEP, SLEEPS, SECONDS, FREED, SAVED)
+SLEEP = (ASLEEP, SLEEPS, SECONDS, FREED, SAVED, SAVED_ERROR, MEASURED, REFUSED)

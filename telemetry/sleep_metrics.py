@@ -27,6 +27,12 @@ class SleepView(Protocol):
     def freed(self) -> int | None: ...
     @property
     def saved(self) -> float | None: ...
+    @property
+    def error(self) -> float | None: ...
+    @property
+    def measured(self) -> float: ...
+    @property
+    def refused(self) -> int: ...
 
 
 def sleep_families(model: str, counts: SleepView) -> Iterator[Family]:
@@ -38,3 +44,7 @@ def sleep_families(model: str, counts: SleepView) -> Iterator[Family]:
         yield family(catalog.FREED, {(model,): counts.freed})
     if counts.saved is not None:
         yield family(catalog.SAVED, {(model, _SOURCE): counts.saved})
+    if counts.error is not None:
+        yield family(catalog.SAVED_ERROR, {(model, _SOURCE): counts.error})
+    yield family(catalog.MEASURED, {(model,): counts.measured})
+    yield family(catalog.REFUSED, {(model,): counts.refused})

@@ -28,11 +28,16 @@ class HostDevices:
         self._before: Page | None = None
 
     def look(self) -> list[dict[str, object]]:
-        """Every device that is measured or can be capped; each fact that is unknown is None."""
-        found = {device["device"]: device for device in self._drawn()}
-        for device, state in self._states().items():
-            found[device] = {**found.get(device, {"device": device}), **state}
-        return [found[name] for name in sorted(found, key=str)]
+        """Every sensor, and every device that can be capped; each fact that is unknown is None.
+
+        A device may have several sensors (a package and its memory): each is an entry, under its ``scope``. What can
+        be done with the device stands in all of them.
+        """
+        drawn, states = self._drawn(), self._states()
+        entries = [{**device, **states.get(str(device["device"]), {})} for device in drawn]
+        measured = {str(device["device"]) for device in drawn}
+        entries += [{"device": device, **state} for device, state in states.items() if device not in measured]
+        return sorted(entries, key=lambda entry: (str(entry["device"]), str(entry.get("scope", ""))))
 
     def acquire(self, devices: Sequence[str], cap: float | None, sm_clock: float | None, ttl: float) -> object:
         power = PowerConfig(

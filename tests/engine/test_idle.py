@@ -12,7 +12,7 @@ import torch
 
 from energyopt.core.clock import FakeClock, MonotonicClock
 from energyopt.core.config import EngineConfig
-from energyopt.core.errors import ConfigError
+from energyopt.core.errors import ConfigError, OutOfMemoryError, OverloadedError
 from energyopt.core.results import EnergyTotal, Source
 from energyopt.core.units import Bytes, Joules, Seconds
 from engine.asleep import Parked, tensors_of
@@ -20,20 +20,24 @@ from engine.fake import FakeRunner, FakeTokenizer
 from engine.front import EngineFront
 from engine.idle import IdleSleep, idle_sleep_for
 from engine.request import SamplingParams
+from engine.sleep_account import PIECE
 
 AWAKE, ASLEEP = 60.0, 12.0
 """Watts."""
 
 
 def between(clock: FakeClock, asleep_from: list[float], lag: float = 0.0) -> Callable[[float, float], Any]:
-    """Energy of a device that draws less from the given time on, told by a sensor that is ``lag`` seconds late."""
+    """Energy of a device that draws less from the given time on, told by a sensor that is ``lag`` seconds late.
+
+    It remembers 900 s, as the real ones do.
+    """
 
     def energy(start: float, end: float) -> EnergyTotal | None:
-        if end > clock.now() - lag:
+        if end > clock.now() - lag or start < clock.now() - 900:
             return None
         since = asleep_from[0] if asleep_from else end
         joules = AWAKE * max(0.0, min(end, since) - start) + ASLEEP * max(0.0, end - max(start, since))
-        return EnergyTotal(joules=Joules(joules), error=Joules(0.0), sources=(Source.COUNTER,))
+        return EnergyTotal(joules=Joules(joules), error=Joules(0.1 * joules), sources=(Source.COUNTER,))
 
     return energy
 
@@ -56,16 +60,139 @@ def test_it_sleeps_after_its_time_and_tells_the_joules(lag: float) -> None:
     clock.advance(1)
     since.append(clock.now())
     idle.turn(False)
-    assert state(idle, runner) == (None, True)
+    assert state(idle, runner) == (PIECE, True)
     assert forgotten == [False], "before, not after"
+    assert (idle.counts.asleep, idle.counts.sleeps, idle.counts.saved, idle.counts.error) == (True, 1, None, None)
     clock.advance(100)
-    idle.turn(False)
-    assert (idle.counts.asleep, idle.counts.sleeps, idle.counts.saved) == (True, 1, None)
     idle.turn(True)
     assert not runner.asleep
+    clock.advance(1)
+    idle.turn(True)
     counts = idle.counts
     assert (counts.asleep, counts.sleeps, counts.seconds, counts.freed) == (False, 1, 100, 256 * 4096)
-    assert counts.saved == pytest.approx(100 * (AWAKE - ASLEEP), rel=0.01)
+    assert (counts.measured, counts.saved) == (100, pytest.approx(100 * (AWAKE - ASLEEP)))
+    assert counts.error == pytest.approx(0.1 * 100 * (AWAKE + ASLEEP))
+
+
+def test_a_sleep_that_is_longer_than_sensors_remember_is_accounted_for_whole() -> None:
+    clock, since = FakeClock(), list[float]()
+    idle = IdleSleep(FakeRunner(clock=clock), Seconds(3600), clock, lambda: None, between(clock, since, 0.5))
+    clock.advance(3600)
+    since.append(clock.now())
+    idle.turn(False)
+    for _ in range(120):
+        assert idle.patience == PIECE
+        clock.advance(PIECE)
+        idle.turn(False)
+    assert idle.counts.measured >= 7200 - 2 * PIECE, "while it sleeps, too"
+    idle.turn(True)
+    clock.advance(1)
+    idle.turn(True)
+    assert (idle.counts.measured, idle.counts.saved) == (7200, pytest.approx(7200 * (AWAKE - ASLEEP)))
+
+
+def test_what_the_sensors_forgot_is_in_no_sum_and_said_to_be_missing() -> None:
+    """Nobody looked for longer than they remember: the joules are of fewer seconds than it slept."""
+    clock, since = FakeClock(), list[float]()
+    idle = IdleSleep(FakeRunner(clock=clock), Seconds(10), clock, lambda: None, between(clock, since))
+    for length in (1000, 100):
+        clock.advance(10)
+        since[:] = [clock.now()]
+        idle.turn(False)
+        clock.advance(length)
+        idle.turn(True)
+    clock.advance(250)
+    idle.turn(True)
+    assert (idle.counts.seconds, idle.counts.measured) == (1100, 100)
+    assert idle.counts.saved == pytest.approx(100 * (AWAKE - ASLEEP))
+
+
+def test_parking_and_waking_are_part_of_what_sleeping_costs() -> None:
+    clock, since = FakeClock(), list[float]()
+
+    class Slow(FakeRunner):
+        def sleep(self) -> Bytes:
+            clock.advance(3)
+            since.append(clock.now())
+            return super().sleep()
+
+        def wake(self) -> None:
+            clock.advance(2)
+            super().wake()
+
+    idle = IdleSleep(Slow(clock=clock), Seconds(10), clock, lambda: None, between(clock, since))
+    clock.advance(10)
+    idle.turn(False)
+    clock.advance(95)
+    idle.turn(True)
+    idle.turn(True)
+    clock.advance(1)
+    idle.turn(True)
+    spent = 3 * AWAKE + 97 * ASLEEP
+    assert (idle.counts.seconds, idle.counts.saved) == (100, pytest.approx(100 * AWAKE - spent))
+
+
+class Crowded(FakeRunner):
+    """Has no memory to wake, as often as it is told."""
+
+    refusals = 1
+
+    def wake(self) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise OutOfMemoryError("Waking the engine did not fit into memory.")
+        super().wake()
+
+
+async def fallen_asleep(front: EngineFront) -> None:
+    for _ in range(2000):
+        sleep = front.stats().sleep
+        if sleep is not None and sleep.asleep:
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not fall asleep")
+
+
+async def test_an_engine_that_cannot_wake_refuses_and_tries_again() -> None:
+    runner = Crowded()
+    config = EngineConfig(model="fake", idle_sleep=Seconds(0.02))
+    front = EngineFront(config, runner, FakeTokenizer(), max_model_len=200, clock=MonotonicClock())
+
+    async def ask() -> str:
+        return "".join([o.text async for o in front.generate([5], SamplingParams(max_tokens=9), request_id="r")])
+
+    await fallen_asleep(front)
+    with pytest.raises(OverloadedError, match="sleeps and cannot wake now: Waking the engine did not fit") as refusal:
+        await ask()
+    assert refusal.value.retry_after > 0
+    assert len(await ask()) == 9
+    sleep = front.stats().sleep
+    assert front.alive
+    assert sleep is not None
+    assert sleep.refused == 1
+    front.close()
+
+
+async def test_closing_does_not_wake() -> None:
+    runner = Crowded()
+    config = EngineConfig(model="fake", idle_sleep=Seconds(0.02))
+    front = EngineFront(config, runner, FakeTokenizer(), max_model_len=200, clock=MonotonicClock())
+    await fallen_asleep(front)
+    front.close()
+    assert (runner.asleep, runner.closed, runner.refusals) == (True, True, 1)
+
+
+def test_a_failed_restore_gives_back_what_it_took() -> None:
+    parked, first, second = Parked(), torch.ones(4), torch.ones(4)
+    parked.park(iter((first, second)), torch.device("cpu"), keep=True)
+    storage, size, copy = parked._storages[1]
+    parked._storages[1] = (storage, 1 << 60, copy)
+    with pytest.raises(RuntimeError):
+        parked.restore()
+    assert first.untyped_storage().nbytes() == 0
+    parked._storages[1] = (storage, size, copy)
+    parked.restore()
+    assert first.tolist() == second.tolist() == [1.0] * 4
 
 
 def test_without_a_meter_nothing_is_said_to_be_saved() -> None:
@@ -97,20 +224,12 @@ async def test_a_request_wakes_the_engine_and_gets_the_same_text() -> None:
             cached = (output.record.cached_tokens or 0) if output.record else 0
         return text, cached
 
-    async def asleep() -> None:
-        for _ in range(500):
-            sleep = front.stats().sleep
-            if sleep is not None and sleep.asleep:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError("it did not fall asleep")
-
     first, again = await ask(), await ask()
-    await asleep()
+    await fallen_asleep(front)
     later = await ask()
     assert first[0] == again[0] == later[0]
     assert (first[1], again[1], later[1]) == (0, 32, 0), "what the device held is lost"
-    await asleep()
+    await fallen_asleep(front)
     start = time.monotonic()
     front.close()
     assert time.monotonic() - start < 5

@@ -79,7 +79,9 @@ class Stats:
     step_seconds: float = 2.5
     loading: int = 1
     load_failures: int = 4
-    sleep: SleepCounts | None = field(default_factory=lambda: SleepCounts(True, 3, 40.0, Bytes(2**30), Joules(120.0)))
+    sleep: SleepCounts | None = field(
+        default_factory=lambda: SleepCounts(True, 3, 40.0, Bytes(2**30), Joules(120.0), Joules(6.0), 30.0, 2)
+    )
     drafts: DraftCounts | None = field(
         default_factory=lambda: DraftCounts(drafts=5, drafted=20, accepted=7, depth=4, by_place=Counter({0: 4, 1: 3}))
     )
@@ -181,8 +183,11 @@ def test_a_sleep_is_told_and_what_was_not_measured_is_not(clock: FakeClock) -> N
     assert found[at("energyopt_asleep_seconds_total", model="m")] == 40
     assert found[at("energyopt_sleep_freed_bytes", model="m")] == 2**30
     assert found[at("energyopt_sleep_saved_joules", model="m", source="estimated")] == 120
+    assert found[at("energyopt_sleep_saved_error_joules", model="m", source="estimated")] == 6
+    assert found[at("energyopt_sleep_measured_seconds_total", model="m")] == 30
+    assert found[at("energyopt_sleep_wakes_refused_total", model="m")] == 2
     unknown = page(Exporter(running(clock, FakeSource(clock)), "m", lambda: Stats(sleep=SleepCounts())))
-    assert not [name for name, _ in unknown if ("saved_joules" in name and "sleep" in name) or "freed" in name]
+    assert not [name for name, _ in unknown if "sleep_saved" in name or "freed" in name]
     none = page(Exporter(running(clock, FakeSource(clock)), "m", lambda: Stats(sleep=None)))
     assert not [name for name, _ in none if "sleep" in name]
 
