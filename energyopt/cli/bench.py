@@ -61,6 +61,9 @@ def bench(
     meter: Annotated[str, typer.Option(metavar="KIND", help=METER_HELP)] = "auto",
     energy_url: Annotated[str | None, typer.Option(help="Metrics page with energy: an agent's or DCGM's.")] = None,
     devices: Annotated[int | None, typer.Option(min=1, help="GPUs the server uses.")] = None,
+    prefill_devices: Annotated[
+        str | None, typer.Option(metavar="IDS", help="Devices of the prefill pool, comma-separated: its joules apart.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of workload and content.")] = 0,
     against: Annotated[str | None, typer.Option(help="Compare with this run: id, or latest.")] = None,
     db: Annotated[str | None, typer.Option("--db", help="Database: a path or URL.")] = None,
@@ -95,6 +98,7 @@ def bench(
             "meter": meter,
             "energy_url": energy_url,
             "devices": devices,
+            "prefill_devices": tuple(name for name in (prefill_devices or "").split(",") if name),
             "seed": seed,
             "scenario": scenario,
         },

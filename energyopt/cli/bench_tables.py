@@ -18,6 +18,7 @@ from tuner.replay.rows import (
     energy_words,
     figure_rows,
     latency_rows,
+    pool_words,
     source_words,
 )
 
@@ -35,7 +36,8 @@ def print_bench(console: Console, result: BenchResult, differences: list[Differe
     for verdict in result.run.verdicts:
         console.print(f"{verdict.slo}: {verdict.state}", markup=False)
     console.print(energy_words(result), markup=False)
-    for line in (agentx_words(result), source_words(result), client_words(result), *result.notes, *_counts(result)):
+    words = (pool_words(result), agentx_words(result), source_words(result), client_words(result))
+    for line in (*words, *result.notes, *_counts(result)):
         if line is not None:
             console.print(line, markup=False)
     if differences:

@@ -20,7 +20,7 @@ from energyopt.core.units import Seconds
 from tuner.ports import Meter, Progress, ProgressSink
 from tuner.replay import agentx
 from tuner.replay.calibrate import calibrate
-from tuner.replay.counters import SourceCounters
+from tuner.replay.counters import ServerCounters
 from tuner.replay.dispatch import Dispatcher
 from tuner.replay.figures import figures
 from tuner.replay.foresight import Foresight
@@ -68,6 +68,7 @@ class BenchRequest(Config):
     meter: str = "auto"
     energy_url: str | None = None
     devices: int | None = Field(None, ge=1)
+    prefill_devices: tuple[str, ...] = ()
     seed: int = 0
     scenario: Literal["agentx"] | None = None
     timeout: Seconds = Field(Seconds(7200.0), gt=0)
@@ -108,7 +109,7 @@ def run_bench(plan: Plan, progress: ProgressSink) -> BenchResult:
     """Start what is needed, replay, measure. Raises LaunchError, EngineError, SensorError and their like."""
     request, clock = plan.request, MonotonicClock()
     with serving(request.target, request.model, request.api_key) as served, _metered(request, clock) as meter:
-        counters = SourceCounters(f"{served.url}/metrics")
+        counters = ServerCounters(f"{served.url}/metrics")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             recording = runner.run(_replay(plan, served, clock, counters, progress))
         subject = Subject(
@@ -121,11 +122,21 @@ def run_bench(plan: Plan, progress: ProgressSink) -> BenchResult:
             devices=_devices(request, meter, recording),
         )
         doubts = agentx.faults(recording.window.length) if request.scenario == "agentx" else ()
-        return figures(recording, subject, plan.slos, meter, clock.utc(), sources=counters.risen(), doubts=doubts)
+        return figures(
+            recording,
+            subject,
+            plan.slos,
+            meter,
+            clock.utc(),
+            sources=counters.sources,
+            account=counters.joules,
+            prefill_devices=request.prefill_devices,
+            doubts=doubts,
+        )
 
 
 async def _replay(
-    plan: Plan, served: Served, clock: Clock, counters: SourceCounters, progress: ProgressSink
+    plan: Plan, served: Served, clock: Clock, counters: ServerCounters, progress: ProgressSink
 ) -> Recording:
     request = plan.request
     endpoint = Endpoint(served.url, served.model, request.api_key, ignore_eos=request.ignore_eos)

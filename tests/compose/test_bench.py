@@ -39,6 +39,10 @@ def server() -> Iterator[FakeServer]:
                     f'vllm:prompt_tokens_by_source_total{{source="local_cache_hit"}} {fake.cached_tokens}\n'
                     f'vllm:prompt_tokens_by_source_total{{source="local_compute"}} '
                     f"{fake.prompt_tokens - fake.cached_tokens}\n"
+                    "# TYPE energyopt_attributed_energy_joules_total counter\n"
+                    f'energyopt_attributed_energy_joules_total{{role="prefill",phase="prefill"}} {0.6 * joules}\n'
+                    f'energyopt_attributed_energy_joules_total{{role="decode",phase="decode"}} {0.3 * joules}\n'
+                    f'energyopt_attributed_energy_joules_total{{role="decode",phase="idle"}} {0.1 * joules}\n'
                 )
                 ready.set()
                 await asyncio.sleep(0.02)
@@ -73,8 +77,12 @@ def test_a_run_is_printed_stored_and_reported(server: FakeServer, tmp_path: Path
     )
     assert found["goodput"] == pytest.approx(found["run"]["requests"] / found["run"]["window"])
     assert found["prefixes"]["sources"]["local_compute"] > 0
+    pools, phases = found["pools"], found["phases"]
+    assert pools["prefill"] == pytest.approx(0.6 * (pools["prefill"] + pools["decode"])) == phases["prefill"]
+    assert found["pool_joules_per"]["decode_output_token"] == pools["decode"] / found["run"]["output_tokens"]
     page, document = (Path(path) for path in found["stored"]["files"])
     assert "ttft:p90&lt;20000ms" in page.read_text()
+    assert "as the server accounts for them" in page.read_text()
     assert json.loads(document.read_text())["id"] == found["id"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from energyopt.core.errors import SensorError
@@ -19,6 +19,7 @@ from ..ports import Meter
 from ..window import audit_work, judge_in, power_faults, summarize_latencies_in
 from .ask import Ask, Reply
 from .measure import Recording
+from .pools import Account, phase_energy, pool_energy
 from .result import BenchResult, Client, Prefixes, Subject
 from .samples import kept, slices_of
 
@@ -34,12 +35,15 @@ def figures(
     created: datetime,
     *,
     sources: Mapping[str, float] | None = None,
+    account: Account | None = None,
+    prefill_devices: Collection[str] = (),
     doubts: Sequence[str] = (),
 ) -> BenchResult:
     """The result of a replay.
 
-    ``sources`` are prompt tokens by source, as the server's page counted over the window; ``doubts`` are further
-    reasons why the run is not valid (code: words).
+    ``sources`` are prompt tokens by source and ``account`` joules by role and phase, as the server's page counted over
+    the window; ``prefill_devices`` those of the prefill pool, where there is one; ``doubts`` are further reasons why
+    the run is not valid (code: words).
     """
     window = recording.window
     staying = [reply for reply in recording.replies if not reply.left]
@@ -70,6 +74,8 @@ def figures(
         skipped_idle=recording.skipped,
         samples={name: kept(values) for name, values in _samples(known).items() if values},
         slices=slices_of(window, [reply.record for reply in recording.replies], meter),
+        pools=pool_energy(run.readings if run.power_valid else (), prefill_devices, account),
+        phases=phase_energy(account),
     )
 
 

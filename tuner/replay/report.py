@@ -16,6 +16,7 @@ from .rows import (
     energy_words,
     figure_rows,
     latency_rows,
+    pool_words,
     source_words,
 )
 
@@ -31,6 +32,7 @@ def report_html(result: BenchResult, against: list[Difference], *, version: str)
         latencies=latency_rows(result),
         figures=figure_rows(result),
         energy=energy_words(result),
+        pools=pool_words(result),
         agentx=agentx_words(result),
         sources=source_words(result),
         client=client_words(result),

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from energyopt.core.results import LatencySummary, Result, RunResult
 
+from .pools import PoolEnergy
 from .samples import Slice
 
 
@@ -64,7 +65,8 @@ class BenchResult(Result):
 
     ``per_request`` has summaries of latencies with one sample a request: ``itl`` is the decode time over the tokens
     after those of the first chunk, ``e2e_per_token`` the whole time over all tokens. Token figures are None unless
-    ``tokens_known``. ``notes`` explain figures; they do not doubt the run.
+    ``tokens_known``. ``notes`` explain figures; they do not doubt the run. ``pools`` has the joules of a prefill and a
+    decode pool apart, ``phases`` those of prefill and decode as the server accounts for them; None where unknown.
     """
 
     id: str
@@ -87,6 +89,8 @@ class BenchResult(Result):
     skipped_idle: float = 0.0
     samples: Mapping[str, tuple[float, ...]] = Field(default_factory=dict)
     slices: tuple[Slice, ...] = ()
+    pools: PoolEnergy | None = None
+    phases: Mapping[str, float] | None = None
 
     @property
     def rates(self) -> dict[str, float | None]:
@@ -131,6 +135,21 @@ class BenchResult(Result):
         joules = run.joules
         return {name: None if joules is None or not count else joules / count for name, count in work.items()}
 
+    @property
+    def pool_joules(self) -> dict[str, float | None]:
+        """Joules of each pool over its own work; None without two pools or without that work."""
+        run, known, pools = self.run, self.tokens_known, self.pools
+        uncached = None if run.cached_tokens is None else run.prompt_tokens - run.cached_tokens
+        prefill = decode = None
+        if pools is not None and known:
+            prefill, decode = pools.prefill, pools.decode
+        work = {
+            "prefill_input_token": (prefill, run.prompt_tokens),
+            "prefill_uncached_input_token": (prefill, uncached),
+            "decode_output_token": (decode, run.output_tokens),
+        }
+        return {name: None if joules is None or not count else joules / count for name, (joules, count) in work.items()}
+
     def document(self) -> dict[str, object]:
         """Everything, with the ratios, as one JSON-ready object."""
         return {
@@ -138,6 +157,7 @@ class BenchResult(Result):
             "rates": self.rates,
             "interactivity": self.interactivity,
             "joules_per": self.joules_per,
+            "pool_joules_per": self.pool_joules,
             "tokens_per_joule": self.run.tokens_per_joule if self.tokens_known else None,
             "hit_rate": self.prefixes.hit_rate,
             "ideal_hit_rate": self.prefixes.ideal_rate,

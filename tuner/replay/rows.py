@@ -87,6 +87,22 @@ def source_words(result: BenchResult) -> str | None:
     return f"prompt tokens by source (server): {parts}"
 
 
+def pool_words(result: BenchResult) -> str | None:
+    """Joules of two pools, or of the phases of one, apart; None where they are not known."""
+    pools, phases, joules = result.pools, result.phases, result.pool_joules
+    if pools is not None:
+        said = "as the server accounts for them" if pools.basis == "account" else "by device"
+        return (
+            f"pools ({said}): prefill {format_si(pools.prefill, 'J')}, "
+            f"{format_si(joules['prefill_input_token'], 'J')}/input token, "
+            f"{format_si(joules['prefill_uncached_input_token'], 'J')}/uncached input token; "
+            f"decode {format_si(pools.decode, 'J')}, {format_si(joules['decode_output_token'], 'J')}/output token"
+        )
+    if not phases:
+        return None
+    return "server's account: " + ", ".join(f"{name} {format_si(value, 'J')}" for name, value in phases.items())
+
+
 def client_words(result: BenchResult) -> str:
     """How the load generator itself fared."""
     client = result.client
