@@ -32,6 +32,8 @@ from .power_options import PowerCap, Slos, SmClock, power_asked
 from .transfer_options import (
     Advertise,
     Decode,
+    DecodeStages,
+    DecodeTensor,
     Host,
     Lease,
     Peers,
@@ -39,9 +41,12 @@ from .transfer_options import (
     Pool,
     Port,
     Prefill,
+    PrefillStages,
+    PrefillTensor,
     Rebalance,
     Transport,
     asks_for_pools,
+    pool_layouts,
 )
 
 PrefixCaching = Annotated[
@@ -114,6 +119,10 @@ def serve(
     kv_load_failure_policy: Policy = "recompute",
     prefill: Prefill = 0,
     decode: Decode = 0,
+    prefill_tp: PrefillTensor = None,
+    prefill_pp: PrefillStages = None,
+    decode_tp: DecodeTensor = None,
+    decode_pp: DecodeStages = None,
     rebalance: Rebalance = "off",
     meter: Annotated[str, typer.Option(metavar="KIND", help=METER_HELP)] = "auto",
     idle_energy: IdleEnergy = "separate",
@@ -129,6 +138,7 @@ def serve(
     """Serve a model over HTTP (OpenAI's API), with joules in every reply where this machine can tell them."""
     pools = asks_for_pools(prefill, decode)
     engine = engine_config(context.params)
+    layouts = pool_layouts(context.params, engine)
     power = power_asked(power_cap, sm_clock)
     request = parse_config(
         ServeRequest,
@@ -148,7 +158,8 @@ def serve(
         },
     )
     if pools:
-        run_pools(PoolsRequest(serve=request, prefill=prefill, decode=decode, rebalance=rebalance), notify=_tell)
+        sizes = {"prefill": prefill, "decode": decode, "rebalance": rebalance}
+        run_pools(parse_config(PoolsRequest, {"serve": request, **sizes, **layouts}), notify=_tell)
     else:
         run_service(request, notify=_tell)
 

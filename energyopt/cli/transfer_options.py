@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from energyopt.core.config import EngineConfig, ParallelLayout, parse_config
 from energyopt.core.errors import ConfigError
 
 _HAND_OVER, _POOLS = "KV hand-over", "Prefill and decode pools"
@@ -18,6 +19,22 @@ Prefill = Annotated[
 Decode = Annotated[
     int,
     typer.Option("--decode", min=0, max=64, rich_help_panel=_POOLS, help="Engines that compute the answers."),
+]
+PrefillTensor = Annotated[
+    int | None,
+    typer.Option("--prefill-tp", min=1, rich_help_panel=_POOLS, help="Ranks that split heads there. Default: -tp."),
+]
+PrefillStages = Annotated[
+    int | None,
+    typer.Option("--prefill-pp", min=1, rich_help_panel=_POOLS, help="Stages that split layers there. Default: -pp."),
+]
+DecodeTensor = Annotated[
+    int | None,
+    typer.Option("--decode-tp", min=1, rich_help_panel=_POOLS, help="Ranks that split heads there. Default: -tp."),
+]
+DecodeStages = Annotated[
+    int | None,
+    typer.Option("--decode-pp", min=1, rich_help_panel=_POOLS, help="Stages that split layers there. Default: -pp."),
 ]
 Rebalance = Annotated[
     Literal["auto", "off"],
@@ -71,6 +88,23 @@ def transfer_settings(options: Mapping[str, Any]) -> dict[str, object] | None:
     }
     peers = options["kv_transfer_peer"]
     return settings if not peers else {**settings, "peers": tuple(peers)}
+
+
+def pool_layouts(options: Mapping[str, Any], engine: EngineConfig) -> dict[str, ParallelLayout]:
+    """``prefill_layout`` and ``decode_layout`` of the pools, as far as they differ from the engine's.
+
+    Raises ConfigError where they are named without pools. Experts are spread over a pool's own ranks or over none.
+    """
+    found: dict[str, ParallelLayout] = {}
+    for pool in ("prefill", "decode"):
+        own = {name: options[f"{pool}_{name}"] for name in ("tp", "pp") if options[f"{pool}_{name}"] is not None}
+        if own and not options["prefill"]:
+            raise ConfigError(f"--{pool}-{next(iter(own))} needs pools: say --prefill and --decode.")
+        if own:
+            layout = {**engine.layout.model_dump(), **own}
+            layout["ep"] = layout["tp"] if engine.layout.ep > 1 else 1
+            found[f"{pool}_layout"] = parse_config(ParallelLayout, layout)
+    return found
 
 
 def asks_for_pools(prefill: int, decode: int) -> bool:

@@ -7,10 +7,9 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
 
 from api.pools.app import PoolsFront
@@ -19,14 +18,14 @@ from api.pools.pulse import SILENCE, Pulse
 from api.pools.workers import Pools, Role
 from api.serve import Server, bind
 from energyopt.core.clock import Clock, MonotonicClock
-from energyopt.core.config import Config, EngineConfig, KvTransferConfig
+from energyopt.core.config import Config, ParallelLayout
 from energyopt.core.errors import ConfigError, LaunchError
 from energyopt.core.units import Seconds
-from engine.models import choose_device, usable_threads
 from engine.offload import SECRET
 
 from .governed import fixed_power
 from .meters import device_identities
+from .pool_plan import plan_workers
 from .pool_process import ENGINE, PoolProcess
 from .power import power_controller, put_back_left
 from .service import Notify, ServeRequest
@@ -41,12 +40,23 @@ Beside = Callable[[], Coroutine[Any, Any, None]]
 
 
 class PoolsRequest(Config):
-    """What ``energyopt serve --prefill N --decode M`` was asked; ``serve`` is every engine's, but for its address."""
+    """What ``energyopt serve --prefill N --decode M`` was asked; ``serve`` is every engine's, but for its address.
+
+    A pool whose layout is None has that of ``serve``. Blocks are handed over between any two: the ranks of one hold
+    other heads and layers than those of the other, and together the same.
+    """
 
     serve: ServeRequest
     prefill: int = Field(1, ge=1, le=64)
     decode: int = Field(1, ge=1, le=64)
+    prefill_layout: ParallelLayout | None = None
+    decode_layout: ParallelLayout | None = None
     rebalance: Literal["auto", "off"] = "off"
+
+    def layout_of(self, role: Role) -> ParallelLayout:
+        """The layout of a pool's engines."""
+        own = self.prefill_layout if role is Role.PREFILL else self.decode_layout
+        return own or self.serve.engine.layout
 
 
 def run_pools(request: PoolsRequest, notify: Notify) -> None:
@@ -87,21 +97,21 @@ class PoolService:
             has_tenants=bool(serve.tenants),
             on_resize=self._resized,
         )
-        plan = plan_workers(serve, len(names))
+        plan = plan_workers(serve, [request.layout_of(role) for role in names.values()])
         if plan.note:
             notify(plan.note)
         secret = os.environ.get(SECRET) or secrets.token_hex(16)
         self.processes = [
             PoolProcess(
                 name,
-                plan.request,
+                engine.request,
                 self._clock,
                 on_up=self._upper(name),
                 on_down=self._downer(name),
-                environment={SECRET: secret, **plan.environments[number]},
+                environment={SECRET: secret, **engine.environment},
                 command=command,
             )
-            for number, name in enumerate(names)
+            for name, engine in zip(names, plan.engines, strict=True)
         ]
 
     def run(self, listener: socket.socket) -> None:
@@ -196,43 +206,3 @@ def _report(task: asyncio.Task[None]) -> None:
     """A task beside the requests that fails is a fault of ours: said in the log, since nobody awaits it."""
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.error("A task beside the pools ended: %s", error, exc_info=error)
-
-
-class WorkerPlan:
-    """What each process is asked and given. ``note`` says what the user should know."""
-
-    def __init__(self, request: ServeRequest, environments: list[Mapping[str, str]], note: str = "") -> None:
-        self.request = request
-        self.environments = environments
-        self.note = note
-
-
-def plan_workers(serve: ServeRequest, count: int) -> WorkerPlan:
-    """The engines of ``count`` processes: a device for each where there are enough, else a share of the one there is.
-
-    Engines that share a device measure nothing: each would take the whole device's joules for its own requests.
-    """
-    engine: EngineConfig = serve.engine
-    transfer = engine.kv_transfer or KvTransferConfig()
-    update: dict[str, object] = {"kv_transfer": transfer.model_copy(update={"port": 0})}
-    device, own = choose_device(engine.device), engine.layout.devices
-    alone = device.type == "cuda" and torch.cuda.device_count() >= count * own
-    environments: list[Mapping[str, str]] = [{} for _ in range(count)]
-    note = ""
-    if alone:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if "CUDA_VISIBLE_DEVICES" in os.environ else []
-        names = visible or [str(index) for index in range(torch.cuda.device_count())]
-        environments = [{"CUDA_VISIBLE_DEVICES": ",".join(names[n * own : (n + 1) * own])} for n in range(count)]
-    else:
-        note = "energy: the engines share one device, so no joules are told apart by request"
-        if device.type == "cpu":
-            update["threads"] = max(1, usable_threads(engine) // count)
-    asked: dict[str, object] = {
-        "engine": engine.model_copy(update=update),
-        "host": "127.0.0.1",
-        "port": 0,
-        "power": type(serve.power)(),
-    }
-    if not alone:
-        asked["meter"] = "none"
-    return WorkerPlan(serve.model_copy(update=asked), environments, note)

@@ -158,7 +158,7 @@ class _Service:
             tenants=self._request.tenants,
             created=int(time.time()),
             formats=answer_formats(self._request.engine, loaded.chat),
-            kv_events=self.kv_events,
+            kv_events=self.kv_events if self._request.engine.layout.dp == 1 else None,  # replicas: several caches
             hands_over=self._request.engine.kv_transfer is not None,
         )
 
