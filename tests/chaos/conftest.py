@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.faults import Memory, SmallDisk, WallClock, faketime
+from tests.chaos.faults import Memory, SmallDisk, WallClock, faketime, namespace
+from tests.chaos.link import Link
 from tests.chaos.programs import Program, free_port
 
 ROOT = Path(__file__).parents[2]
 STUBS = ROOT / "tests" / "telemetry" / "stubs"
-MIB = 1 << 20
+MIB, NETWORK = 1 << 20, "energyopt-chaos"
 Start = Callable[..., Program]
 
 
@@ -34,7 +35,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 port = str(free_port())
                 words, url = (*words, port), f"http://{how.pop('host', '127.0.0.1')}:{port}"
             program = Program(tmp_path, *words, url=url, **how).start()
-            ended.callback(lambda: program.alive and program.kill())
+            ended.callback(_put_down, program)
             return program
 
         yield begin
@@ -59,6 +60,18 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     disk = SmallDisk(tmp_path / "disk", 4 * MIB)
     yield disk
     disk.close()
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    """A cable to a network of its own; ``link.before`` runs a command there."""
+    _needs_root("networks")
+    if not Path("/dev/net/tun").exists():
+        pytest.skip("no /dev/net/tun: a cable cannot be made")
+    with namespace(NETWORK):
+        cable = Link(NETWORK)
+        yield cable
+        cable.close()
 
 
 @pytest.fixture
@@ -118,6 +131,11 @@ def driver(tmp_path: Path) -> Driver:
     folder = tmp_path / "driver"
     folder.mkdir()
     return Driver(folder, 2)
+
+
+def _put_down(program: Program) -> None:
+    if program.alive:
+        program.kill()
 
 
 def _needs_root(what: str) -> None:

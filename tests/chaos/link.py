@@ -24,6 +24,7 @@ class Link:
 
     def __init__(self, there: str, seed: int = 0) -> None:
         self.loss = 0.0
+        self.before = ("ip", "netns", "exec", there)
         self.passed = self.lost = 0
         self._chance = random.Random(seed)
         self._near = _tunnel("chaos0")

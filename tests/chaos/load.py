@@ -43,13 +43,21 @@ class Load:
     def learn(self) -> Self:
         """Ask each prompt once, one at a time: the texts that every later answer must equal."""
         with httpx.Client(timeout=LONGEST) as client:
-            model = client.get(f"{self._url}/v1/models", headers=self._headers).json()["data"][0]["id"]
-            self._body = {"model": model, "max_tokens": 12, "temperature": 0}
+            self._body = {"model": self._model(client), "max_tokens": 12, "temperature": 0}
             for prompt in PROMPTS:
                 reply = self._ask(client, prompt)
                 assert reply.status_code == 200, reply.text
                 self._known[prompt] = reply.json()["choices"][0]["text"]
         return self
+
+    def _model(self, client: httpx.Client) -> str:
+        """The first model; a router knows its backends' a moment after it has started."""
+        for _ in range(100):
+            found = client.get(f"{self._url}/v1/models", headers=self._headers).json()["data"]
+            if found:
+                return str(found[0]["id"])
+            time.sleep(0.2)
+        raise AssertionError("no model is served")
 
     def __enter__(self) -> Self:
         assert self._known, "learn the right texts first"

@@ -1,0 +1,176 @@
+"""The service, its worker and its database are killed in turn while studies run: what was finished stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.chaos.faults import SmallDisk, WallClock
+from tests.chaos.programs import Program, within
+
+Start = Callable[..., Program]
+TERMINAL = {"succeeded", "no_feasible", "failed", "cancelled"}
+pytestmark = pytest.mark.chaos
+
+
+class Service:
+    """``energyopt api`` and a worker, each a program of its own, over one database."""
+
+    def __init__(
+        self, start: Start, folder: Path, model: Path, db: str, environment: dict[str, str] | None = None
+    ) -> None:
+        words = ("--db", db, "--out", str(folder / "reports"), "--model-root", str(model.parent))
+        how = {"environment": environment or dict(os.environ)}
+        self.model = str(model)
+        self.api = start("api", *words, "--workers", "0", "--port", **how).ready("/health")
+        self.worker = start("worker", *words, **how)
+
+    def post(self, trials: int = 4) -> str:
+        """A study of short trials; its id."""
+        body = {
+            "model": self.model,
+            "slos": ["ttft:p90<30s"],
+            "trials": trials,
+            "window": 2.0,
+            "pairs": 1,
+            "concurrency": 2,
+            "meter": "estimated",
+        }
+        reply = httpx.post(f"{self.api.url}/v1/studies", json=body, timeout=60)
+        assert reply.status_code == 202, reply.text
+        return str(reply.json()["id"])
+
+    def study(self, name: str) -> dict[str, Any]:
+        return self._get(f"/v1/studies/{name}")
+
+    def finished(self, name: str) -> dict[int, Any]:
+        """Results by trial of those that are done."""
+        items = self._get(f"/v1/studies/{name}/trials")["items"]
+        return {item["number"]: item["result"] for item in items if item["state"] == "done"}
+
+    def until_finished(self, name: str, count: int, seconds: float = 200.0) -> dict[int, Any]:
+        for _ in within(seconds, 0.5):
+            done = self.finished(name)
+            if len(done) >= count or self.study(name)["state"] in TERMINAL:
+                return done
+        raise AssertionError(f"{self.study(name)}, {self.worker.said[-2000:]}")
+
+    def until_over(self, name: str) -> dict[str, Any]:
+        for _ in within(280.0, 0.5):
+            found = self.study(name)
+            if found["state"] in TERMINAL:
+                return found
+        raise AssertionError(f"{self.study(name)}, {self.worker.said[-2000:]}")
+
+    def _get(self, path: str) -> dict[str, Any]:
+        for _ in within(60.0, 0.5):  # the database may be away
+            try:
+                reply = httpx.get(self.api.url + path, timeout=30)
+            except httpx.TransportError:
+                continue
+            if reply.status_code == 200:
+                return dict(reply.json())
+            assert reply.status_code == 503, reply.text
+            assert reply.json()["title"]
+        raise AssertionError(f"{path} did not answer, {self.api.said[-2000:]}")
+
+
+def same(before: dict[int, Any], after: dict[int, Any]) -> None:
+    """What was finished is there still, unchanged."""
+    assert before, "nothing was finished: nothing was proven"
+    assert {number: after.get(number) for number in before} == before
+
+
+def test_each_in_turn_is_killed(start: Start, tmp_path: Path, tiny_model: Path, own_postgres: Any) -> None:
+    service = Service(start, tmp_path, tiny_model, own_postgres.url)
+    study = service.post()
+    first = service.until_finished(study, 1)
+    service.worker.kill()
+    service.worker.start()
+    second = service.until_finished(study, 2)
+    same(first, second)
+    service.api.kill()
+    service.api.start().ready("/health")
+    own_postgres.kill()
+    time.sleep(3.0)
+    own_postgres.start()
+    third = service.finished(study)
+    same(second, third)
+    over = service.until_over(study)
+    assert over["state"] == "succeeded", over
+    same(third, service.finished(study))
+    assert service.api.end() == 0
+    assert service.worker.end() == 0
+    assert children_of(service.worker) == []
+
+
+def test_its_disk_is_full_for_a_while(start: Start, tmp_path: Path, tiny_model: Path, small_disk: SmallDisk) -> None:
+    """A trial that cannot be written is not lost silently: it is told, retried or measured again."""
+    service = Service(start, tmp_path, tiny_model, f"sqlite:///{small_disk.folder}/e.db")
+    study = service.post()
+    first = service.until_finished(study, 1)
+    small_disk.fill()
+    time.sleep(15.0)
+    small_disk.empty()
+    if not service.worker.alive:
+        service.worker.start()
+    over = service.until_over(study)
+    assert over["state"] == "succeeded", (over, service.worker.said[-2000:])
+    same(first, service.finished(study))
+    assert service.api.end() == 0
+    assert service.worker.end() == 0
+
+
+def test_the_clock_on_the_wall_jumps(start: Start, tmp_path: Path, tiny_model: Path, wall_clock: WallClock) -> None:
+    """Two workers: a jump neither ends a lease that is kept nor lets a study run twice."""
+    environment = {**os.environ, **wall_clock.environment}
+    db = f"sqlite:///{tmp_path}/e.db"
+    service = Service(start, tmp_path, tiny_model, db, environment)
+    study = service.post()
+    service.until_finished(study, 1)
+    wall_clock.jump(7_200)
+    service.until_finished(study, 2)
+    wall_clock.jump(-7_200)
+    over = service.until_over(study)
+    assert over["state"] == "succeeded", (over, service.worker.said[-2000:])
+    attempts = [item["attempts"] for item in service._get(f"/v1/studies/{study}/trials")["items"] if "attempts" in item]
+    assert all(count <= 2 for count in attempts)
+    assert service.api.end() == 0
+    assert service.worker.end() == 0
+
+
+def test_its_worker_stops_longer_than_its_lease(start: Start, tmp_path: Path, tiny_model: Path) -> None:
+    """Another takes over; what the first says when it wakes is not taken."""
+    service = Service(start, tmp_path, tiny_model, f"sqlite:///{tmp_path}/e.db")
+    study = service.post()
+    first = service.until_finished(study, 1)
+    service.worker.send(signal.SIGSTOP)
+    other = start(*service.worker.words)
+    second = service.until_finished(study, 2, 280.0)
+    same(first, second)
+    service.worker.send(signal.SIGCONT)
+    over = service.until_over(study)
+    assert over["state"] == "succeeded", (over, service.worker.said[-2000:], other.said[-2000:])
+    same(second, service.finished(study))
+    for program in (service.api, service.worker, other):
+        assert program.end() == 0
+
+
+def children_of(program: Program) -> list[int]:
+    """Processes that a program left behind."""
+    mine = []
+    for folder in Path("/proc").iterdir():
+        try:
+            status = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+        except (OSError, IndexError):
+            continue
+        if int(status[1]) == program.process.pid:
+            mine.append(int(folder.name))
+    return mine
