@@ -23,21 +23,27 @@ def adjusts(request: Request) -> bool:
 
 
 def adjust(row: torch.Tensor, request: Request, ends: Iterable[int], ahead: Sequence[int] = ()) -> torch.Tensor:
-    """``row`` (vocab,) as the request wants it; the input is not changed. In vLLM's order, the mask last.
+    """``row`` (vocab,) as the request wants it; the input is not changed. The length comes last: it gives way.
 
     ``ends`` are the ids that end a text; ``ahead`` are guessed tokens after the request's output, before this row's.
     """
     params = request.params
-    banned = _ends_too_early(request, ends, len(ahead))
-    if params.logit_bias or banned:
+    if params.logit_bias:
         row = row.clone()
-        if params.logit_bias:
-            ids = torch.tensor([token for token, _ in params.logit_bias], device=row.device)
-            row[ids] += torch.tensor([bias for _, bias in params.logit_bias], dtype=row.dtype, device=row.device)
-        if banned:
-            row[torch.tensor(banned, device=row.device)] = _NEVER
+        ids = torch.tensor([token for token, _ in params.logit_bias], device=row.device)
+        row[ids] += torch.tensor([bias for _, bias in params.logit_bias], dtype=row.dtype, device=row.device)
     row = penalize(row, request, ahead)
-    return row if request.guide is None else _masked(row, _after(request.guide, ahead))
+    if request.guide is not None:
+        row = _masked(row, _after(request.guide, ahead))
+    banned = _ends_too_early(request, ends, len(ahead))
+    return _without(row, banned) if banned else row
+
+
+def _without(row: torch.Tensor, banned: Sequence[int]) -> torch.Tensor:
+    """The row without some tokens, unless none would be left: a form that is complete ends however short it is."""
+    rest = row.clone()
+    rest[torch.tensor(banned, device=row.device)] = _NEVER
+    return rest if bool((rest > _NEVER).any()) else row
 
 
 def _ends_too_early(request: Request, ends: Iterable[int], ahead: int) -> list[int]:

@@ -9,11 +9,18 @@ from energyopt.core.units import Seconds
 
 from .stream import Stream
 
+_FEW = 64
+"""Streams whose keeping costs nothing."""
+
 
 class Deadlines:
-    """Streams by the end of their time. Streams that ended earlier are dropped when they come up. One thread."""
+    """Streams by the end of their time. One thread.
+
+    Streams that ended earlier are dropped when they come up, and all of them once they are more than those that live.
+    """
 
     def __init__(self) -> None:
+        self._sweep_at = _FEW
         self._heap: list[tuple[Seconds, int, Stream]] = []
         self._ticket = count()
 
@@ -23,6 +30,14 @@ class Deadlines:
         if request.params.timeout is not None:
             due = Seconds(request.arrival + request.params.timeout)
             heapq.heappush(self._heap, (due, next(self._ticket), stream))
+            if len(self._heap) > self._sweep_at:
+                self._heap = [entry for entry in self._heap if entry[2].request.finish_reason is None]
+                heapq.heapify(self._heap)
+                self._sweep_at = _FEW + 2 * len(self._heap)
+
+    def __len__(self) -> int:
+        """How many are kept."""
+        return len(self._heap)
 
     @property
     def any(self) -> bool:

@@ -26,6 +26,7 @@ from .models import OpenedModel
 from .mover import TorchMover
 from .native.runner import NativeRunner
 from .parallel.runner import ParallelRunner
+from .runner import TorchRunner
 from .runners import AnyRunner
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,8 @@ def mover_for(config: EngineConfig, loaded: OpenedModel, runner: AnyRunner) -> B
     """Whole blocks, also where ranks hold parts of them. Raises ConfigError for parts that no whole is made of."""
     if isinstance(runner, ParallelRunner):
         return _spread_mover(config, loaded, runner)
-    return TorchMover(runner.pool, kv_layout(loaded, runner.cache, kv_form(config, runner)))
+    copy = runner.copy_blocks if isinstance(runner, TorchRunner) else None
+    return TorchMover(runner.pool, kv_layout(loaded, runner.cache, kv_form(config, runner)), copy)
 
 
 def _spread_mover(config: EngineConfig, loaded: OpenedModel, runner: ParallelRunner) -> ShardedMover:

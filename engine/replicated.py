@@ -7,18 +7,21 @@ import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from energyopt.core.errors import ConfigError
 
 from .batch import CacheShape, Runner
 from .front import EngineFront
+from .idle import SleepCounts
 from .kv.events import EventLog
+from .kv.ports import TierCounts
 from .output import Output
 from .parallel.replicas import Conductor
 from .parallel.runner import ParallelRunner
 from .ports import EngineStats
 from .request import SamplingParams
+from .speculative.ports import DraftCounts
 
 
 class ReplicatedFront:
@@ -117,7 +120,51 @@ def merge_stats(parts: Sequence[EngineStats]) -> EngineStats:
         **sums,
         finished_by_reason=_added([part.finished_by_reason for part in parts]),
         prompt_tokens_by_source=_added([part.prompt_tokens_by_source for part in parts]),
+        tiers=_added_tiers([part.tiers for part in parts]),
+        drafts=_added_drafts([part.drafts for part in parts if part.drafts is not None]),
+        sleep=_added_sleep([part.sleep for part in parts if part.sleep is not None]),
     )
+
+
+def _added_drafts(parts: Sequence[DraftCounts]) -> DraftCounts | None:
+    """``depth`` is the deepest of the replicas."""
+    if not parts:
+        return None
+    by_place = Counter[int]()
+    for part in parts:
+        by_place.update(part.by_place)
+    return DraftCounts(
+        drafts=sum(part.drafts for part in parts),
+        drafted=sum(part.drafted for part in parts),
+        accepted=sum(part.accepted for part in parts),
+        depth=max(part.depth for part in parts),
+        by_place=by_place,
+    )
+
+
+def _added_sleep(parts: Sequence[SleepCounts]) -> SleepCounts | None:
+    """Asleep is the engine when all replicas are. What is unknown of one of them is unknown of all."""
+    if not parts:
+        return None
+
+    def known(name: str) -> float | None:
+        values = [getattr(part, name) for part in parts]
+        return None if None in values else sum(values)
+
+    sums = {name: sum(getattr(part, name) for part in parts) for name in ("sleeps", "seconds", "measured", "refused")}
+    whole = {name: known(name) for name in ("freed", "saved", "error")}
+    return replace(parts[0], asleep=all(part.asleep for part in parts), **sums, **whole)
+
+
+def _added_tiers(parts: Sequence[tuple[TierCounts, ...]]) -> tuple[TierCounts, ...]:
+    """The tiers of each replica by their place: every replica has the same."""
+    return tuple(_added_tier(counts) for counts in zip(*parts, strict=True))
+
+
+def _added_tier(parts: Sequence[TierCounts]) -> TierCounts:
+    names = [one.name for one in fields(TierCounts) if one.name not in ("tier", "failures")]
+    sums = {name: sum(getattr(part, name) for part in parts) for name in names}
+    return replace(parts[0], **sums, failures=_added([part.failures for part in parts]))
 
 
 def _added(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -11,6 +11,7 @@ from energyopt.core.clock import Clock
 from energyopt.core.config import EngineConfig
 from energyopt.core.errors import ConfigError, EngineError
 from energyopt.core.units import Bytes
+from kernels.ops import CopyBlocks
 from kernels.pages import Pages, plan_pages
 
 from .asleep import Parked, tensors_of
@@ -73,6 +74,11 @@ class TorchRunner:
         if self._pool is None:
             raise EngineError("The runner is closed.")
         return self._pool
+
+    @property
+    def copy_blocks(self) -> CopyBlocks | None:
+        """What a mover of the pool's blocks is to copy with."""
+        return self._model.copy_blocks
 
     @property
     def dtype(self) -> torch.dtype:

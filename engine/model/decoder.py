@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from energyopt.core.errors import ConfigError
-from kernels.ops import Draw
+from kernels.ops import CopyBlocks, Draw
 
 from .family import Blueprint
 from .layers.embedding import load_ends
@@ -64,6 +64,11 @@ class Decoder:
     def draw(self) -> Draw | None:
         """The device's own sampling, where there is one."""
         return self._ops.draw
+
+    @property
+    def copy_blocks(self) -> CopyBlocks | None:
+        """The device's own copy of blocks between pools, where there is one."""
+        return self._ops.copy_blocks
 
     @property
     def keeps(self) -> tuple[Kept, ...]:

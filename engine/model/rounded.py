@@ -1,11 +1,11 @@
-"""Weights rounded to eight or four bits and widened again: the numbers of ``--quantization`` where no kernel keeps them
-packed. It costs as much memory and time as the format it is widened to."""
+"""Weights rounded to eight or four bits: the numbers of ``--quantization``, as blocks for kernels that keep them packed
+or widened again for those that do not. Widened they cost as much memory and time as the format they are widened to."""
 
 from __future__ import annotations
 
 import torch
 
-from kernels.cpu.blocks import dequantize, quantize
+from kernels.cpu.blocks import BYTES, GROUP, Blocks, dequantize, quantize
 
 from .source import WHOLE, Part, WeightSource
 from .spec import DecoderSpec
@@ -36,6 +36,19 @@ class RoundedSource:
         """Whole rows are rounded and columns cut from them, as groups of 32 count from a row's first column."""
         if len(shape) != 2 or not name.endswith(_ROUNDED):
             return self._source.tensor(name, shape, part)
-        rows = self._source.tensor(name, shape, part[:1])
-        rounded = dequantize(quantize(rows, self._bits))[:, : shape[1]]
+        rounded = dequantize(self._rows(name, shape, part))[:, : shape[1]]
         return rounded[(slice(None), *part[1:])] if len(part) > 1 else rounded
+
+    def blocks(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> Blocks | None:
+        """The same numbers packed; None for a tensor that is not rounded or columns that are not whole groups."""
+        if len(shape) != 2 or not name.endswith(_ROUNDED):
+            return None
+        first, last, _ = part[1].indices(shape[1]) if len(part) > 1 else (0, shape[1], 1)
+        if first % GROUP or (last % GROUP and last != shape[1]):
+            return None
+        rows = self._rows(name, shape, part)
+        each = BYTES[rows.kind]
+        return Blocks(rows.kind, rows.data[:, first // GROUP * each : -(-last // GROUP) * each])
+
+    def _rows(self, name: str, shape: tuple[int, ...], part: Part) -> Blocks:
+        return quantize(self._source.tensor(name, shape, part[:1]), self._bits)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from energyopt.core.errors import EngineError, OutOfMemoryError
+from kernels.ops import CopyBlocks
 
 from ..memory import available_bytes
 from ..mover import TorchMover
@@ -64,8 +65,8 @@ class RankMover:
 class Copies:
     """The rank's side of ``RankMover``: does what it is told with its own pool."""
 
-    def __init__(self, pool: torch.Tensor, inward: Link, outward: Link) -> None:
-        self._mover = TorchMover(pool, RankMover.layout)
+    def __init__(self, pool: torch.Tensor, inward: Link, outward: Link, copy_blocks: CopyBlocks | None = None) -> None:
+        self._mover = TorchMover(pool, RankMover.layout, copy_blocks)
         self._inward, self._outward = inward, outward
 
     def read(self, body: bytes) -> None:

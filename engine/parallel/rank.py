@@ -111,7 +111,7 @@ class Rank:
         shape = CacheShape(blocks, own.block_tokens, own.bytes_per_block, own.groups)
         self._runner = TorchRunner(self._loaded, config, MonotonicClock(), shape)
         links = (SharedLink(self._memory, self._setup.inward), SharedLink(self._memory, self._setup.outward))
-        self._copies = Copies(self._runner.pool, *links)
+        self._copies = Copies(self._runner.pool, *links, self._runner.copy_blocks)
 
     @property
     def copies(self) -> Copies:

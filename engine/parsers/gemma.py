@@ -39,13 +39,13 @@ class GemmaCalls(Machine):
     def _read(self, code: str, end: str) -> None:
         try:
             calls = [_call(node) for node in _calls(code)]
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # what ast raises for text that is no code
-            calls = []
+        except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+            calls = []  # what ast raises for text that is no code, and json for a literal that it cannot say
         if not calls:
             self._say(_BEGIN + code + end)
         for name, arguments in calls:
             self._begin_call(name)
-            self._argue(json.dumps(arguments, ensure_ascii=False, default=str))
+            self._argue(arguments)
 
 
 def _calls(code: str) -> list[ast.Call]:
@@ -66,8 +66,13 @@ def _inside(node: ast.expr) -> Iterator[ast.Call]:
         yield node
 
 
-def _call(node: ast.Call) -> tuple[str, dict[str, object]]:
-    """Raises ValueError for an argument that is no literal or has no name."""
+def _call(node: ast.Call) -> tuple[str, str]:
+    """The name, and the arguments as JSON.
+
+    Raises ValueError for an argument that is no literal, has no name or is infinite, TypeError for a key that JSON
+    lacks.
+    """
     if node.args or any(keyword.arg is None for keyword in node.keywords):
         raise ValueError("an argument has no name")
-    return ast.unparse(node.func), {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
+    arguments = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
+    return ast.unparse(node.func), json.dumps(arguments, ensure_ascii=False, default=str, allow_nan=False)

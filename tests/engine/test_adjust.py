@@ -11,6 +11,7 @@ from engine.adjust import adjust, adjusts
 from engine.batch import Sampled
 from engine.request import Request, SamplingParams
 from engine.sampler import Sampler, accepted
+from engine.structured.fake import FakeGuide
 
 VOCAB = 8
 NEVER = float("-inf")
@@ -35,6 +36,17 @@ def test_nothing_ends_an_answer_that_is_too_short() -> None:
     assert adjust(row, short, ends, ahead=(4,)).tolist()[7] == NEVER
     assert adjust(row, short, ends, ahead=(4, 4)).tolist() == [0] * VOCAB
     assert adjust(row, request((4,), min_tokens=3, ignore_eos=True), ends).tolist() == [0] * VOCAB
+
+
+def test_a_form_that_is_complete_ends_an_answer_that_is_too_short() -> None:
+    """The guide allows the end and nothing else, and the least length forbids it: something must be left to choose."""
+    short, row = request((97,), min_tokens=9), torch.zeros(260)
+    short.guide = FakeGuide([b"a"], 256, 260, b"a")
+    assert adjust(row, short, (256,)).argmax() == 256
+    short.guide = FakeGuide([b"a", b"ab"], 256, 260, b"a")
+    assert adjust(row, short, (256,)).argmax() == ord("b")
+    everything = request(min_tokens=2, stop_token_ids=tuple(range(VOCAB)))
+    assert adjust(torch.zeros(VOCAB), everything, ()).isfinite().all()
 
 
 def test_who_wants_nothing_is_not_asked_to_wait() -> None:

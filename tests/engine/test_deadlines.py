@@ -63,3 +63,17 @@ def test_each_is_told_once_at_its_time_unless_it_ended(limits: list[tuple[int, i
 def test_which_token_ends_an_answer(output: list[int], options: dict[str, object], reason: FinishReason | None) -> None:
     request = Request("r", (1,), SamplingParams(max_tokens=4, **options), Seconds(0.0), output=output)  # type: ignore[arg-type]
     assert Endings(frozenset({9})).reason(request) is reason
+
+
+async def test_streams_that_ended_are_not_kept_until_their_time() -> None:
+    deadlines, living = Deadlines(), 0
+    for number in range(5000):
+        params = SamplingParams(timeout=Seconds(1e6))
+        stream = Stream(Request(str(number), (0,), params, Seconds(0.0)), Detokenizer(FakeTokenizer()))
+        deadlines.watch(stream)
+        if number % 50:
+            stream.request.finish_reason = FinishReason.STOP
+        else:
+            living += 1
+    assert living == 100 <= len(deadlines) < 500
+    assert len(deadlines.due(Seconds(1e6))) >= living

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 
 import pytest
 
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import EngineConfig, KvConfig
 from energyopt.core.errors import ConfigError, EngineError, RequestError
-from energyopt.core.units import Bytes, Seconds
+from energyopt.core.units import Bytes, Joules, Seconds
 from engine.batch import Batch, CacheShape, StepResult
 from engine.fake import FakeRunner, FakeTokenizer
 from engine.front import EngineFront
+from engine.idle import SleepCounts
+from engine.kv.ports import TierCounts
 from engine.parallel.replicas import Conductor
+from engine.ports import EngineStats
 from engine.replicated import ReplicatedFront, merge_stats
 from engine.request import SamplingParams
+from engine.speculative.ports import DraftCounts
 
 CONFIG = EngineConfig(model="fake", max_num_seqs=4, max_num_batched_tokens=64, kv=KvConfig(block_tokens=4))
 SHAPE = CacheShape(64, 4, Bytes(1))
@@ -123,3 +129,24 @@ def test_events_of_several_caches_are_refused(front: ReplicatedFront) -> None:
         front.watch_cache(None)
     assert front.block_naming == (4, 4)
     assert merge_stats([front.stats()]) == front.stats()
+
+
+def test_no_part_speaks_for_the_others() -> None:
+    """Guesses, sleeps and tiers are added up too; what one replica does not know, the whole does not."""
+    first, second = (
+        EngineStats(
+            tiers=(TierCounts("host", hits=n, load_seconds=n / 2, failures={"corrupt": n}),),
+            drafts=DraftCounts(drafts=n, drafted=3 * n, accepted=n, depth=n, by_place=Counter({0: n})),
+            sleep=SleepCounts(n > 1, n, 10.0 * n, Bytes(n), Joules(n) if n > 1 else None, None, 5.0 * n, n),
+        )
+        for n in (1, 2)
+    )
+    whole = merge_stats([first, second])
+    assert whole.tiers == (TierCounts("host", hits=3, load_seconds=1.5, failures={"corrupt": 3}),)
+    assert whole.drafts == DraftCounts(drafts=3, drafted=9, accepted=3, depth=2, by_place=Counter({0: 3}))
+    assert whole.sleep == SleepCounts(False, 3, 30.0, Bytes(3), None, None, 15.0, 3)
+    assert merge_stats([second]) == second
+    counted = {field.name for field in fields(EngineStats)} - {"min_hit_tokens", "retention_interval"}
+    both = replace(first, **{name: 7 for name in counted if isinstance(getattr(first, name), int)})
+    merged = merge_stats([both, both])
+    assert all(getattr(merged, name) == 14 for name in counted if isinstance(getattr(both, name), int))

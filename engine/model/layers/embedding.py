@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from kernels.linear import Linear
+
 from .loader import Loader
 from .split import share, span
 
@@ -31,8 +33,9 @@ class Embedding:
 class Head:
     """Hidden states (rows, hidden) to logits (rows, vocab), float32; every rank gets all of them."""
 
-    def __init__(self, load: Loader, table: torch.Tensor, vocab: int) -> None:
-        self._product = load.make(table, None)
+    def __init__(self, load: Loader, product: Linear, vocab: int) -> None:
+        """``product`` is with this rank's share of the rows."""
+        self._product = product
         self._ranks = load.place.tensor
         self._vocab = vocab
 
@@ -59,5 +62,5 @@ def load_ends(
     embedding = Embedding(load, table.to(load.device, load.dtype), vocab) if first and table is not None else None
     if not last:
         return embedding, None
-    head = table if tied and table is not None else load.raw("lm_head.weight", shape, part)
+    head = load.rows("model.embed_tokens.weight" if tied else "lm_head.weight", shape, part, table if tied else None)
     return embedding, Head(load, head, vocab)

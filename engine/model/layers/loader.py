@@ -6,15 +6,17 @@ gives parts of a sum, which ``Place.tensor.all_reduce`` completes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from engine.parallel.context import split_context
 from engine.parallel.ports import Place
+from kernels.cpu.blocks import joined
 from kernels.dispatch import Ops
 from kernels.linear import Linear
 
+from ..rounded import RoundedSource
 from ..source import WHOLE, Part, WeightSource
 from .split import span
 
@@ -23,7 +25,8 @@ class Loader:
     """Asks the source for each weight by name and shape; used by several threads at once.
 
     ``dtype`` is that of the weights and of the KV pool. Activations, and with them norms, are float32 on a CPU,
-    whatever the weights are; on a GPU they have the weights' type. Raises what ``WeightSource.tensor`` raises.
+    whatever the weights are; on a GPU they have the weights' type. Weights that ``source`` rounds stay packed where the
+    operators have products with such. Raises what ``WeightSource.tensor`` raises.
     """
 
     def __init__(
@@ -66,19 +69,33 @@ class Loader:
 
         ``parts`` maps each one's name to all of its rows and to those that are wanted, in the order of the result.
         """
-        weights = [
-            self.raw(f"{prefix}{name}.weight", (rows, width), (span(wanted),)) for name, (rows, wanted) in parts.items()
+        pieces = [(f"{prefix}{name}.weight", (rows, width), (span(wanted),)) for name, (rows, wanted) in parts.items()]
+        biases = [
+            self.raw(f"{prefix}{name}.bias", (rows,), (span(wanted),)) for name, (rows, wanted) in parts.items() if bias
         ]
-        if not bias:
-            return self.make(torch.cat(weights), None)
-        biases = [self.raw(f"{prefix}{name}.bias", (rows,), (span(wanted),)) for name, (rows, wanted) in parts.items()]
-        return self.make(torch.cat(weights), torch.cat(biases))
+        return self._product(pieces, width, torch.cat(biases) if bias else None)
 
     def inputs(self, name: str, rows: int, width: int, wanted: range, *, bias: bool = False) -> Linear:
         """A product over the ``wanted`` ones of ``width`` inputs; the first tensor rank adds the bias."""
-        weight = self.raw(name + ".weight", (rows, width), (slice(None), span(wanted)))
         first = self.place.tensor.rank == 0
-        return self.make(weight, self.raw(name + ".bias", (rows,)) if bias and first else None)
+        added = self.raw(name + ".bias", (rows,)) if bias and first else None
+        return self._product([(name + ".weight", (rows, width), (slice(None), span(wanted)))], len(wanted), added)
+
+    def rows(self, name: str, shape: tuple[int, int], part: Part, dense: torch.Tensor | None = None) -> Linear:
+        """A product with some rows of a table; ``dense`` is these rows where they were read already."""
+        return self._product([(name, shape, part)], shape[1], None, dense)
+
+    def _product(
+        self, pieces: Sequence[tuple[str, tuple[int, int], Part]], inputs: int, bias: torch.Tensor | None,
+        dense: torch.Tensor | None = None,
+    ) -> Linear:  # fmt: skip
+        """The rows of several weights, one below the other: packed where they can be, else dense."""
+        make = self.ops.make_quantized
+        if make is not None and isinstance(self._source, RoundedSource):
+            packed = [self._source.blocks(*piece) for piece in pieces]
+            if all(one is not None for one in packed):
+                return make(joined([one for one in packed if one]), inputs, bias, self.dtype, self.device)
+        return self.make(torch.cat([self.raw(*piece) for piece in pieces]) if dense is None else dense, bias)
 
     def make(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """A product with ``weight`` (out, in)."""

@@ -120,6 +120,10 @@ WHOLE: list[tuple[str, str, list[Call], str, str]] = [
     ),
     ("openai", '{"forced": true}', [], '{"forced": true}', ""),
     ("gemma", 'See:\n```tool_code\nprint(get_weather(city="Köln", days=[1, 2]))\nnow()\n```', TWO, "See:\n", ""),
+    *(
+        ("gemma", f"```tool_code\nf(a={bad})\n```", [], f"```tool_code\nf(a={bad})\n```", "")
+        for bad in ("{(1, 2): 3}", "1e999", "[-1e999]", "{b'x': 1}", "x", "1" * 5000)
+    ),
     ("gemma", "```tool_code\nx = 1\n``` and ```py\n1\n```", [], "```tool_code\nx = 1\n``` and ```py\n1\n```", ""),
     ("think", "<think>\nHm, 1 < 2.\n</think>\n\nYes.", [], "Yes.", "Hm, 1 < 2.\n"),
     ("think", "\n\nNo <think> at first.", [], "\n\nNo <think> at first.", ""),

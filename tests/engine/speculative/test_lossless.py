@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import EngineConfig, KvConfig, SpeculativeConfig
+from energyopt.core.errors import ConfigError
 from energyopt.core.records import FinishReason, Phase
 from energyopt.core.units import Bytes, Seconds
 from engine.batch import CacheShape, draft_limit
@@ -21,8 +22,9 @@ from engine.front import EngineFront
 from engine.kv.layout import RecurrentState, SlidingWindow
 from engine.request import Request, SamplingParams
 from engine.sampler import Sampler
+from engine.speculative.assembly import drafts_for
 from engine.speculative.drafts import Drafts
-from engine.speculative.ngram import NgramProposer
+from engine.speculative.ngram import MOST_TOKENS, NgramProposer
 from engine.speculative.ports import FixedDepth
 from engine.structured.fake import FakeGuides
 from engine.structured.ports import GuideSpec
@@ -232,3 +234,27 @@ def test_a_guess_is_what_followed_the_longest_run_last(
     proposer.forget(request)
     proposer.forget(request)
     assert len(proposer) == 0
+
+
+def test_a_long_text_is_remembered_in_part_and_in_bounded_memory() -> None:
+    proposer = NgramProposer(longest=3, shortest=2)
+    request = Request("r", (1, 2, 3, 4, 5), SamplingParams(max_tokens=10**6), Seconds(0.0))
+    assert proposer.propose(request, 2) == ()
+    for number in range(6):
+        request.output += [7, 8 + number, *range(100, 100 + MOST_TOKENS // 2), 7, 8 + number]
+        assert proposer.propose(request, 2) == (100, 101)
+        request.output += [1, 2]
+        assert proposer.propose(request, 1) == ((3,) if number == 0 else (7,))
+    (seen,) = proposer._seen.values()
+    assert MOST_TOKENS <= len(seen.tokens) <= len(seen._tokens) <= 2 * MOST_TOKENS
+
+
+@pytest.mark.parametrize("groups", [(), (RecurrentState(4),)])
+def test_a_runner_that_verifies_no_guess_is_not_given_a_wish_that_it_drops(groups: tuple[Any, ...]) -> None:
+    class Plain:
+        cache = CacheShape(8, 4, Bytes(1), groups)
+
+    wish, runner = SpeculativeConfig(), FakeRunner(CacheShape(8, 4, Bytes(1), groups)) if groups else Plain()
+    with pytest.raises(ConfigError, match="speculative_config is not possible here"):
+        drafts_for(wish, runner, None)  # type: ignore[arg-type]
+    assert drafts_for(None, runner, None) is None  # type: ignore[arg-type]
