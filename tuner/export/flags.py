@@ -1,6 +1,7 @@
 """Which command-line flag carries which field of a deployment, here and in vLLM.
 
-One table, so that a flag has one name. vLLM's names are those of its ``arg_utils`` in mid-2026.
+One table, so that a flag has one name. vLLM's names are those of its ``arg_utils`` (0.32). Settings that take more than
+one word are in ``parts``.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ def _clock(value: Value) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One field. ``path`` is relative to a PoolConfig; ``ours`` and ``vllm`` say who has the flag.
+    """One field. ``path`` is relative to a PoolConfig; ``vllm`` says whether vLLM has the flag too.
 
-    A switch is written ``--name`` or ``--no-name``. ``none`` is how the flag spells None where None is a choice and not
+    A switch is written ``--name`` or ``--no-name``, where it has ``both`` forms. ``none`` is how the flag spells None where None is a choice and not
     the absence of one. ``instead`` says how to get the effect where vLLM lacks the flag.
     """
 
     path: str
     name: str
-    ours: bool = True
     vllm: bool = True
     text: Callable[[Value], str] = _plain
     instead: str = ""
     none: str | None = None
+    both: bool = True
 
     def unset(self, value: Value) -> bool:
         """Whether the value leaves the flag out."""
@@ -47,6 +48,8 @@ class Flag:
     def argv(self, value: Value) -> list[str]:
         if value is None and self.none is not None:
             return [f"--{self.name}", self.none]
+        if value is False and not self.both:
+            return []
         if isinstance(value, bool):
             return [f"--{'' if value else 'no-'}{self.name}"]
         return [f"--{self.name}", self.text(value)]
@@ -62,11 +65,12 @@ FLAGS = (
     Flag("engine.threads", "threads", vllm=False, instead="set VLLM_CPU_OMP_THREADS_BIND"),
     Flag("engine.kernels", "kernels", vllm=False, instead="choose with --attention-backend"),
     Flag("engine.quantization", "quantization", vllm=False, instead="serve a checkpoint that is quantized"),
-    Flag("engine.enforce_eager", "enforce-eager"),
+    Flag("engine.enforce_eager", "enforce-eager", both=False),
     Flag("engine.max_model_len", "max-model-len"),
     Flag("engine.max_num_seqs", "max-num-seqs"),
     Flag("engine.max_num_batched_tokens", "max-num-batched-tokens"),
     Flag("engine.max_num_queued_reqs", "max-num-queued-reqs"),
+    Flag("engine.idle_sleep", "idle-sleep", vllm=False, instead="start it with --enable-sleep-mode and ask for /sleep"),
     Flag("engine.kv.block_tokens", "block-size"),
     Flag("engine.kv.prefix_caching", "enable-prefix-caching"),
     Flag("engine.kv.memory_bytes", "kv-cache-memory-bytes"),
@@ -84,28 +88,8 @@ FLAGS = (
     Flag("power.sm_clock", "sm-clock", vllm=False, text=_clock, instead="lock it with nvidia-smi -lgc"),
 )
 
-TIERS = "engine.kv.tiers"
-"""Several flags a tier: see ``tiers``."""
-TIERS_INSTEAD = f"The KV tiers have no counterpart in vLLM: {_CONNECTOR}."
-WITHOUT_FLAG = (
-    "engine.layout.ep",
-    "replicas",
-    "engine.idle_sleep",
-    "engine.kv_transfer.advertise",
-    "engine.kv_transfer.failure_policy",
-    "engine.kv_transfer.host",
-    "engine.kv_transfer.lease",
-    "engine.kv_transfer.peers",
-    "engine.kv_transfer.pool",
-    "engine.kv_transfer.pool_bytes",
-    "engine.kv_transfer.port",
-    "engine.kv_transfer.transport",
-    "engine.reasoning_parser",
-    "engine.speculative_config.adaptive",
-    "engine.speculative_config.method",
-    "engine.speculative_config.num_speculative_tokens",
-    "engine.speculative_config.prompt_lookup_max",
-    "engine.speculative_config.prompt_lookup_min",
-    "engine.tool_call_parser",
-)
-"""Fields that no flag carries: a command exists only while they are at their defaults."""
+INSTEAD = {
+    "engine.kv.tiers": f"The KV tiers have no counterpart in vLLM: {_CONNECTOR}.",
+    "engine.kv_transfer": f"The hand-over of blocks has another form in vLLM: {_CONNECTOR}.",
+}
+"""Parts that vLLM has no flag for, and what to do there."""

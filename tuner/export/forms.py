@@ -6,8 +6,8 @@ built as data and written by a YAML library, so no value can break out of its pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -16,6 +16,7 @@ from energyopt.core.config import Deployment, EngineConfig, PoolConfig
 from energyopt.core.errors import ConfigError
 
 from .command import LaunchCommand, serve_command, vllm_command
+from .names import is_path, published
 from .sglang import sglang_command
 
 PORT = 8000
@@ -50,7 +51,7 @@ def render(form: str, deployment: Deployment) -> tuple[str, str]:
 def _plain(command: Callable[[Deployment], LaunchCommand]) -> Callable[[Deployment], str]:
     def text(deployment: Deployment) -> str:
         found = command(deployment)
-        return _commented(found.dropped, found.shell)
+        return _commented(found.remarks, found.shell)
 
     return text
 
@@ -60,27 +61,32 @@ def _systemd(deployment: Deployment) -> str:
     engine = deployment.decode.engine
     words = [*serve_command(deployment).argv, "--port", str(PORT)]
     quoted = " ".join(_unit_word(word) for word in words)
-    return "\n".join(
-        (
-            "[Unit]",
-            f"Description=energyopt serving {_unit_text(engine.model)}",
-            "After=network-online.target",
-            "Wants=network-online.target",
-            "",
-            "[Service]",
-            "Environment=PYTHONSAFEPATH=1",
-            f"ExecStart=/usr/bin/env {quoted}",
-            "Restart=on-failure",
-            "RestartSec=5",
-            "TimeoutStopSec=60",
-            "KillMode=mixed",
-            "DynamicUser=yes",
-            "StateDirectory=energyopt",
-            "",
-            "[Install]",
-            "WantedBy=multi-user.target",
-            "",
-        )
+    note = f"The model {engine.model} must lie where the unit's own user may read it, named by its whole path."
+    return _commented(
+        [note] if is_path(engine.model) else [],
+        "\n".join(_unit_lines(engine.model, quoted)),
+    )
+
+
+def _unit_lines(model: str, quoted: str) -> tuple[str, ...]:
+    return (
+        "[Unit]",
+        f"Description=energyopt serving {_unit_text(model)}",
+        "After=network-online.target",
+        "Wants=network-online.target",
+        "",
+        "[Service]",
+        "Environment=PYTHONSAFEPATH=1",
+        f"ExecStart=/usr/bin/env {quoted}",
+        "Restart=on-failure",
+        "RestartSec=5",
+        "TimeoutStopSec=60",
+        "KillMode=mixed",
+        "DynamicUser=yes",
+        "StateDirectory=energyopt",
+        "",
+        "[Install]",
+        "WantedBy=multi-user.target",
     )
 
 
@@ -114,7 +120,7 @@ def _compose(deployment: Deployment) -> str:
     }
     if pool.replicas > 1:
         service["ports"] = [str(PORT)]  # each replica gets a port of the host's own choice
-    return _yaml({"services": {NAME: service}, "volumes": {"models": {}}}, command.dropped)
+    return _yaml({"services": {NAME: service}, "volumes": {"models": {}}}, command.remarks)
 
 
 def _kubernetes(deployment: Deployment) -> str:
@@ -144,7 +150,7 @@ def _kubernetes(deployment: Deployment) -> str:
         "metadata": {"name": NAME, "labels": labels},
         "spec": {"selector": labels, "ports": [{"port": PORT, "targetPort": PORT}]},
     }
-    return _yaml(pods, command.dropped) + "---\n" + _yaml(service)
+    return _yaml(pods, command.remarks) + "---\n" + _yaml(service)
 
 
 def _container(name: str, image: str, command: LaunchCommand, engine: EngineConfig) -> dict[str, Any]:
@@ -175,13 +181,11 @@ def _dynamo(deployment: Deployment) -> str:
     }
     for name, pool, role in _pools(deployment):
         command, _ = _vllm_pool(pool)
-        dropped += command.dropped
+        dropped += command.remarks
         model, *flags = command.argv[2:]
         words = ["--model", model, *flags]
         if role is not None:
-            words += ["--kv-transfer-config", TRANSFER]
-        if role == "prefill":
-            words.append("--is-prefill-worker")
+            words += ["--disaggregation-mode", role, "--kv-transfer-config", TRANSFER]
         services[f"Vllm{name}Worker"] = {
             "componentType": "worker",
             **({"subComponentType": role} if role else {}),
@@ -207,14 +211,18 @@ def _dynamo(deployment: Deployment) -> str:
 def _llmd(deployment: Deployment) -> str:
     """Values of the llm-d-modelservice chart."""
     dropped: list[str] = []
-    model = deployment.decode.engine.model
+    model = published(deployment.decode.engine.model)[0]
+    where = model.lstrip("/") if is_path(model) else model
     values: dict[str, Any] = {
-        "modelArtifacts": {"uri": f"hf://{model}", "name": deployment.decode.engine.served_model_name or model},
+        "modelArtifacts": {
+            "uri": f"{'pvc://models' if is_path(model) else 'hf:/'}/{where}",
+            "name": deployment.decode.engine.served_model_name or model,
+        },
         "prefill": {"create": False},
     }
     for name, pool, role in _pools(deployment):
         command, _ = _vllm_pool(pool)
-        dropped += command.dropped
+        dropped += command.remarks
         layout = pool.engine.layout
         words = list(command.argv[3:]) + (["--kv-transfer-config", TRANSFER] if role else [])
         values[name.lower()] = {
@@ -242,12 +250,9 @@ def _pools(deployment: Deployment) -> list[tuple[str, PoolConfig, str | None]]:
 
 
 def _vllm_pool(pool: PoolConfig) -> tuple[LaunchCommand, PoolConfig]:
-    """The command of one engine of a pool. An orchestrator makes the replicas, and experts spread with one flag."""
-    layout = pool.engine.layout
-    spread = layout.ep > 1
-    plain = pool.engine.model_copy(update={"layout": layout.model_copy(update={"ep": 1})})
-    command = vllm_command(Deployment(decode=PoolConfig(engine=plain, power=pool.power)))
-    return (replace(command, argv=(*command.argv, "--enable-expert-parallel")) if spread else command), pool
+    """The command of one engine of a pool; an orchestrator makes the replicas, and sees to the hand-over of two."""
+    alone = pool.engine.model_copy(update={"kv_transfer": None})
+    return vllm_command(Deployment(decode=PoolConfig(engine=alone, power=pool.power))), pool
 
 
 class _Plain(yaml.SafeDumper):
@@ -257,21 +262,21 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def _yaml(document: Mapping[str, Any], dropped: tuple[str, ...] | list[str] = ()) -> str:
+def _yaml(document: Mapping[str, Any], dropped: Sequence[str] = ()) -> str:
     text: str = yaml.dump(dict(document), Dumper=_Plain, sort_keys=False, default_flow_style=False, width=1000)
     return _commented(dropped, text.rstrip("\n"))
 
 
-def _commented(dropped: tuple[str, ...] | list[str], text: str) -> str:
+def _commented(dropped: Sequence[str], text: str) -> str:
     return "\n".join([*(f"# {' '.join(note.split())}" for note in dict.fromkeys(dropped)), text, ""])
 
 
 FORMS: Mapping[str, Form] = {
-    "energyopt": Form(_plain(serve_command), "text/plain"),
+    "energyopt": Form(_plain(serve_command), "text/plain", two_pools=True),
     "vllm": Form(_plain(vllm_command), "text/plain"),
     "sglang": Form(_plain(sglang_command), "text/plain"),
     "compose": Form(_compose, "application/yaml"),
-    "systemd": Form(_systemd, "text/plain"),
+    "systemd": Form(_systemd, "text/plain", two_pools=True),
     "kubernetes": Form(_kubernetes, "application/yaml"),
     "dynamo": Form(_dynamo, "application/yaml", two_pools=True),
     "llm-d": Form(_llmd, "application/yaml", two_pools=True),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from energyopt.core.config import Deployment
 from energyopt.core.errors import ConfigError
-from energyopt.core.study import Origin, StudyRecord, TrialRecord
+from energyopt.core.study import StudyRecord, TrialRecord
 
 from .command import LaunchCommand, serve_command, vllm_command
+from .sglang import sglang_command
 
 FORMAT = "energyopt.study/1"
 """Name and version of the document; a change that breaks a reader takes the next number."""
@@ -19,10 +20,12 @@ FORMAT = "energyopt.study/1"
 def manifest_json(study: StudyRecord, trials: Sequence[TrialRecord], *, version: str) -> str:
     """The document as text. Without a recommendation ``deployment`` and ``commands`` are null.
 
-    The evidence holds the recommended trial, the baseline and every verification run, with all readings and verdicts.
+    The evidence holds the recommended trial, the baseline, every repetition of either and every verification run, with
+    all readings and verdicts.
     """
     chosen = study.recommendation.trial if study.recommendation else None
     winner = next((trial for trial in trials if trial.number == chosen), None)
+    shown = {study.spec.baseline, *([winner.deployment] if winner else [])}
     document = {
         "format": FORMAT,
         "energyopt": version,
@@ -41,13 +44,14 @@ def manifest_json(study: StudyRecord, trials: Sequence[TrialRecord], *, version:
         "deployment": winner.deployment.model_dump(mode="json") if winner else None,
         "commands": _commands(winner.deployment, study) if winner else None,
         "baseline": study.spec.baseline.model_dump(mode="json"),
-        "evidence": [_evidence(trial) for trial in trials if _counts(trial, chosen)],
+        "evidence": [_evidence(trial) for trial in trials if _counts(trial, shown)],
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
-def _counts(trial: TrialRecord, chosen: int | None) -> bool:
-    return trial.number == chosen or trial.origin is Origin.BASELINE or trial.origin.verifies
+def _counts(trial: TrialRecord, shown: Collection[Deployment]) -> bool:
+    """Whether a trial says something about the comparison: a run of one of its sides, or of the verification."""
+    return trial.deployment in shown or trial.origin.verifies
 
 
 def _evidence(trial: TrialRecord) -> dict[str, Any]:
@@ -70,13 +74,17 @@ def _workload(study: StudyRecord) -> dict[str, Any]:
 
 
 def _commands(deployment: Deployment, study: StudyRecord) -> dict[str, Any]:
-    """Commands for both engines; a deployment that no single command starts says why instead."""
+    """By engine; ``none`` says why there is no such command."""
+    return {
+        "energyopt": _spelled(lambda: serve_command(deployment, tuned=study.spec.space)),
+        "vllm": _spelled(lambda: vllm_command(deployment)),
+        "sglang": _spelled(lambda: sglang_command(deployment)),
+    }
+
+
+def _spelled(make: Callable[[], LaunchCommand]) -> dict[str, Any]:
     try:
-        ours, theirs = serve_command(deployment, tuned=study.spec.space), vllm_command(deployment)
+        command = make()
     except ConfigError as error:
         return {"none": error.message}
-    return {"energyopt": _spelled(ours), "vllm": _spelled(theirs)}
-
-
-def _spelled(command: LaunchCommand) -> dict[str, Any]:
-    return {"argv": list(command.argv), "shell": command.shell, "dropped": list(command.dropped)}
+    return {"argv": list(command.argv), "shell": command.shell, "dropped": list(command.remarks)}

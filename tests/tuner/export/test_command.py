@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,17 +15,16 @@ from hypothesis import strategies as st
 from energyopt.core.clock import FakeClock
 from energyopt.core.config import Deployment, EngineConfig, PoolConfig
 from energyopt.core.errors import ConfigError, NoFeasibleError
-from energyopt.core.study import StudyState
+from energyopt.core.study import Origin, Recommendation, StudyState
 from energyopt.core.units import parse_hertz, parse_watts
 from energyopt.store.memory import MemoryStudyStore
-from tuner.export.command import serve_command, vllm_command
-from tuner.export.flags import FLAGS, WITHOUT_FLAG
+from tuner.export.command import LaunchCommand, serve_command, vllm_command
 from tuner.export.manifest import manifest_json
+from tuner.export.names import published
+from tuner.export.sglang import sglang_command
 from tuner.fake import FakeEvaluator
 from tuner.fake_study import FakePowerController, toy_space, toy_spec
-from tuner.knobs import KINDS
 from tuner.loop import StudyRunner
-from tuner.paths import knob_paths
 
 
 def deploy(power: dict[str, Any] | None = None, **engine: Any) -> Deployment:
@@ -63,20 +64,24 @@ def test_vllm_gets_its_own_names_and_hears_what_it_lacks() -> None:
     assert [note.split(" has")[0] for note in command.dropped] == ["--threads 4", "--power-cap 300W"]
 
 
-@pytest.mark.parametrize(
-    ("deployment", "message"),
-    [
-        (deploy(layout={"tp": 2, "ep": 2}), r"engine\.layout\.ep = 2"),
-        (Deployment(decode=PoolConfig(engine=EngineConfig(model="toy"), replicas=2)), "replicas = 2"),
-        (
-            Deployment(decode=(pool := PoolConfig(engine=EngineConfig(model="toy"))), prefill=pool),
-            "more than one command",
-        ),
-    ],
-)
-def test_what_no_single_command_starts_is_refused(deployment: Deployment, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        serve_command(deployment)
+def pools(prefill: dict[str, Any], decode: dict[str, Any]) -> Deployment:
+    engine = {"model": "toy"}
+    return Deployment.model_validate({"prefill": {"engine": engine, **prefill}, "decode": {"engine": engine, **decode}})
+
+
+def test_two_pools_of_equal_engines_are_one_command() -> None:
+    command = serve_command(pools({"replicas": 2}, {"replicas": 3}))
+    assert command.argv[3:] == ("--prefill", "2", "--decode", "3")
+    wide = {"engine": {"model": "toy", "layout": {"tp": 4}}}
+    assert serve_command(pools(wide, {})).argv[-2:] == ("--prefill-tp", "4")
+
+
+@pytest.mark.parametrize("make", [vllm_command, sglang_command])
+def test_another_engine_takes_one_pool_of_one(make: Callable[[Deployment], LaunchCommand]) -> None:
+    with pytest.raises(ConfigError, match="more than one command"):
+        make(pools({}, {}))
+    with pytest.raises(ConfigError, match="replicas = 2"):
+        make(Deployment(decode=PoolConfig(engine=EngineConfig(model="toy"), replicas=2)))
 
 
 def test_a_layout_has_the_flags_of_both_engines() -> None:
@@ -85,17 +90,13 @@ def test_a_layout_has_the_flags_of_both_engines() -> None:
 
 
 def test_hostile_names_are_quoted_and_no_option() -> None:
-    for model in ("a b; rm -rf ~", "$(id)", "--power-cap"):
+    for model in ("a b; rm -rf ~", "$(id)"):
         command = serve_command(deploy(model=model, served_model_name="x'y", seed=3))
         assert shlex.split(command.shell) == list(command.argv)
         assert model in command.argv
-    assert serve_command(deploy(model="--power-cap")).argv[-2:] == ("--", "--power-cap")
-
-
-def test_every_field_of_a_pool_has_a_flag_or_is_known_to_have_none() -> None:
-    fields = {path.removeprefix("decode.") for path in knob_paths() if path.startswith("decode.")}
-    whole = set(KINDS)  # their parts have flags
-    assert fields - {"engine.model"} - whole == {flag.path for flag in FLAGS} | set(WITHOUT_FLAG)
+    for make in (serve_command, vllm_command, sglang_command):
+        with pytest.raises(ConfigError, match=r"looks like an option.*write \./--power-cap"):
+            make(deploy(model="--power-cap"))
 
 
 def test_tiers_are_written_with_exact_sizes_and_their_places() -> None:
@@ -115,6 +116,41 @@ def test_tiers_are_written_with_exact_sizes_and_their_places() -> None:
         "--kv-shared-url": "mooncake://h:50051",
     }
     assert any("KV tiers have no counterpart" in note for note in vllm_command(deploy(kv={"tiers": tiers})).dropped)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "note"),
+    [
+        ("org/model", "org/model", None),
+        ("smollm2-135m", "HuggingFaceTB/SmolLM2-135M-Instruct", "name of energyopt: .* 16-bit weights"),
+        ("qwen3-8b", "Qwen/Qwen3-8B", "simulator"),
+        ("/models/x", "/models/x", "path of the machine"),
+        ("./x.gguf", "./x.gguf", "path of the machine"),
+        ("toy", "toy", "no name of a public registry"),
+    ],
+)
+def test_another_engine_gets_a_name_that_it_can_find_or_the_reader_a_word(
+    model: str, name: str, note: str | None
+) -> None:
+    assert published(model)[0] == name
+    command = vllm_command(deploy(model=model))
+    assert command.argv[2] == name
+    assert command.notes == () if note is None else re.search(note, command.notes[0])
+    assert serve_command(deploy(model=model)).argv[2] == model
+
+
+def test_speculation_and_parsers_are_spelled_for_each_engine() -> None:
+    deployment = deploy(speculative_config={"num_speculative_tokens": 3}, tool_call_parser="hermes", idle_sleep=60)
+    ours, theirs = serve_command(deployment).argv, vllm_command(deployment)
+    assert json.loads(ours[ours.index("--speculative-config") + 1]) == {"method": "ngram", "num_speculative_tokens": 3}
+    assert ours[ours.index("--idle-sleep") + 1] == "60.0"
+    told = json.loads(theirs.argv[theirs.argv.index("--speculative-config") + 1])
+    assert told["num_speculative_tokens"] == 3
+    assert "adaptive" not in told
+    assert any("depth of speculation" in note for note in theirs.dropped)
+    assert any("idle-sleep 60.0 has no counterpart" in note for note in theirs.dropped)
+    assert "--enable-auto-tool-choice" in theirs.argv
+    assert "--enable-expert-parallel" in vllm_command(deploy(layout={"tp": 2, "ep": 2})).argv
 
 
 def test_none_is_written_where_it_is_a_choice() -> None:
@@ -180,9 +216,23 @@ def test_the_manifest_holds_the_deployment_its_command_and_the_evidence() -> Non
     assert document["commands"]["vllm"]["argv"][:2] == ["vllm", "serve"]
     assert document["energyopt"] == "1.2.3"
     numbers = [entry["number"] for entry in document["evidence"]]
-    assert set(numbers) == {0, winner.number} | {t.number for t in trials if t.origin.verifies}
+    repeats = {t.number for t in trials if t.deployment in (winner.deployment, record.spec.baseline)}
+    assert set(numbers) == {0, winner.number} | repeats | {t.number for t in trials if t.origin.verifies}
     assert document["evidence"][0]["result"]["energy"]["sources"] == ["simulated"]
     assert document["question"]["space_digest"] == record.spec.space.digest()
+
+
+def test_the_manifest_has_every_repetition_of_the_compared_and_says_why_a_command_is_not_there() -> None:
+    store, study_id = study()
+    record, trials = store.study(study_id), store.trials(study_id)
+    again = trials[0].model_copy(update={"number": 99, "origin": Origin.REPEAT})
+    several = trials[0].deployment.decode.model_copy(update={"replicas": 2})
+    found = record.model_copy(update={"recommendation": Recommendation(trial=98, verified=False, pairs=0)})
+    winner = trials[0].model_copy(update={"number": 98, "deployment": Deployment(decode=several)})
+    document = json.loads(manifest_json(found, [*trials, winner, again], version="1"))
+    assert {98, 99} <= {entry["number"] for entry in document["evidence"]}
+    assert "energyopt router" in document["commands"]["energyopt"]["none"]
+    assert "replicas = 2" in document["commands"]["vllm"]["none"]
 
 
 def test_the_manifest_of_a_study_without_a_winner_promises_none() -> None:

@@ -67,7 +67,9 @@ def test_two_pools_keep_their_ratio_and_their_devices(form: str) -> None:
         services = document["spec"]["services"]
         prefill, decode = services["VllmPrefillWorker"], services["VllmDecodeWorker"]
         words = prefill["extraPodSpec"]["mainContainer"]["args"]
-        assert "--is-prefill-worker" in words
+        assert words[words.index("--disaggregation-mode") + 1] == "prefill"
+        others = decode["extraPodSpec"]["mainContainer"]["args"]
+        assert others[others.index("--disaggregation-mode") + 1] == "decode"
         assert prefill["resources"]["limits"]["gpu"] == "2"
         assert decode["resources"]["limits"]["gpu"] == "4"
     else:
@@ -78,9 +80,9 @@ def test_two_pools_keep_their_ratio_and_their_devices(form: str) -> None:
     assert (prefill["replicas"], decode["replicas"]) == (5, 2)
 
 
-@pytest.mark.parametrize("form", ["energyopt", "vllm", "sglang", "compose", "systemd", "kubernetes"])
+@pytest.mark.parametrize("form", ["vllm", "sglang", "compose", "kubernetes"])
 def test_a_form_that_cannot_express_two_pools_says_which_can(form: str) -> None:
-    with pytest.raises(ConfigError, match="dynamo, llm-d can"):
+    with pytest.raises(ConfigError, match="energyopt, systemd, dynamo, llm-d can"):
         render(form, TWO)
 
 
@@ -104,9 +106,13 @@ def test_spread_experts_are_one_flag() -> None:
 @pytest.mark.parametrize("model", ["a b; rm -rf /", 'quo"te', "50%done", "$HOME", "- x", "line\nbreak: true", "#no"])
 def test_a_hostile_name_stays_one_word(model: str) -> None:
     deployment = Deployment(decode=PoolConfig(engine=EngineConfig(model=model)))
-    (workload, _) = documents("kubernetes", deployment) if model[0] != "-" else documents("kubernetes", ONE)
-    if model[0] != "-":
-        assert workload["spec"]["template"]["spec"]["containers"][0]["args"][0] == model
+    if model[0] == "-":
+        for form in FORMS:
+            with pytest.raises(ConfigError, match="looks like an option"):
+                render(form, deployment)
+        return
+    (workload, _) = documents("kubernetes", deployment)
+    assert workload["spec"]["template"]["spec"]["containers"][0]["args"][0] == model
     unit, _ = render("systemd", deployment)
     command = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
     assert "%" not in command.replace("%%", "")
@@ -126,6 +132,19 @@ def test_sglang_has_its_own_names() -> None:
         Deployment(decode=PoolConfig(engine=EngineConfig(model="m", kv=KvConfig(prefix_caching=False))))
     )
     assert "--disable-radix-cache" in plain.argv
+
+
+def test_a_local_model_is_named_as_one() -> None:
+    local = Deployment(decode=PoolConfig(engine=EngineConfig(model="/models/mine")))
+    for form in FORMS:
+        text = render(form, local)[0]
+        assert "/models/mine" in text
+        assert ("path of the machine" in text or "must lie where" in text) == (form != "energyopt"), form
+    assert "hf://HuggingFaceTB/SmolLM2-135M-Instruct" in render("llm-d", smol())[0]
+
+
+def smol() -> Deployment:
+    return Deployment(decode=PoolConfig(engine=EngineConfig(model="smollm2-135m")))
 
 
 def test_every_form_renders_the_default() -> None:
