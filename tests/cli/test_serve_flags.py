@@ -109,7 +109,8 @@ def other_value(option: TyperOption) -> list[str]:
     if choices:
         return [flag, next(word for word in choices if word != option.default)]
     if int in kinds or float in kinds:
-        return [flag, str((option.default or 0) + 1)]
+        start = option.default if isinstance(option.default, int | float) else 0
+        return [flag, str(start + 1)]
     return [flag, "other"]
 
 

@@ -29,8 +29,8 @@ def _clock(value: Value) -> str:
 class Flag:
     """One field. ``path`` is relative to a PoolConfig; ``vllm`` says whether vLLM has the flag too.
 
-    A switch is written ``--name`` or ``--no-name``, where it has ``both`` forms. ``none`` is how the flag spells None where None is a choice and not
-    the absence of one. ``instead`` says how to get the effect where vLLM lacks the flag.
+    A switch is written ``--name`` or ``--no-name``, where it has ``both`` forms. ``none`` is how the flag spells None
+    where None is a choice and not the absence of one. ``instead`` says how to get the effect where vLLM lacks the flag.
     """
 
     path: str
