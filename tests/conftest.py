@@ -9,6 +9,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from safetensors.torch import save_file
 from sqlalchemy import create_engine, make_url, text
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
+
+from tests.mooncake import MooncakePool
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, INNER, CONTEXT = 32, 2, 4, 2, 64, 2048
 TEMPLATE = (
@@ -171,6 +174,18 @@ def _postgres() -> Iterator[Postgres]:
             server.stop()
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def mooncake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MooncakePool]:
+    """A running master. Skips, saying why, where the library or what it links to is not installed."""
+    found = subprocess.run([sys.executable, "-c", "import mooncake.store"], check=False, capture_output=True, text=True)
+    if found.returncode:
+        pytest.skip(f"Mooncake Store cannot be loaded: {found.stderr.strip().splitlines()[-1]}")
+    pool = MooncakePool(tmp_path_factory.mktemp("mooncake"))
+    pool.start()
+    yield pool
+    pool.kill()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from tests.chaos.faults import Memory, SmallDisk, WallClock, corrupt
 from tests.chaos.load import Load
 from tests.chaos.programs import Program
 from tests.chaos.promises import energy_is_conserved, it_answers_again, metrics, no_block_is_lost
+from tests.mooncake import MooncakePool
 
 Start = Callable[..., Program]
 SENSOR, WATTS = "energyopt_cpu_energy_joules_total", 400.0
@@ -104,5 +105,24 @@ def test_the_clock_on_the_wall_jumps(serve: Start, wall_clock: WallClock) -> Non
             assert meanwhile.unreachable == 0
             after, took = energy_is_conserved(engine.url, SENSOR, WATTS), time.monotonic() - began
             assert 0 <= after[SENSOR] - before[SENSOR] < WATTS * (took + 1), "a jump of the clock was counted"
+    no_block_is_lost(engine.url)
+    assert engine.end() == 0
+
+
+@pytest.mark.chaos
+def test_the_pool_it_shares_dies_and_comes_back(serve: Start, mooncake_pool: MooncakePool) -> None:
+    """A master that is gone costs time, never a client's answer."""
+    engine = serve("--kv-shared-url", mooncake_pool.url, "--kv-shared-gib-per-host", "0.05").ready()
+    with Load(engine.url).learn() as load:
+        it_answers_again(load, engine)
+        for _ in range(2):
+            mooncake_pool.kill()
+            forget(engine)
+            during = it_answers_again(load, engine)
+            assert during.refused == {}, "a client was told of a pool that is only a cache"
+            mooncake_pool.start()
+            forget(engine)
+            it_answers_again(load, engine)
+    assert metrics(engine.url)["energyopt_kv_tier_stored_blocks_total"] > 0, "no block reached the pool"
     no_block_is_lost(engine.url)
     assert engine.end() == 0

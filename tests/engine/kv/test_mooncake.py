@@ -14,7 +14,8 @@ from engine.kv.checksum import checksum
 from engine.kv.mooncake import MooncakeAddress, MooncakeStore
 
 if TYPE_CHECKING:
-    from tests.engine.kv.conftest import MooncakePool, TierRig
+    from tests.engine.kv.conftest import TierRig
+    from tests.mooncake import MooncakePool
 
 SIZE = 4096
 

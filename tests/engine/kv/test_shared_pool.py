@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.engine.kv.conftest import MooncakePool, WholeEngine
+    from tests.engine.kv.conftest import WholeEngine
+    from tests.mooncake import MooncakePool
 
 _PEER = """
 import importlib.util, json, sys
