@@ -11,6 +11,7 @@ from energyopt.core.errors import SensorUnavailableError
 
 from .amd.process import AmdProcess
 from .amd.source import AmdGpu, AmdSource, AmdStatus, amd_driver_loaded, list_amd
+from .names import hip_order, ordinal
 from .nvml import NvmlSource, list_gpus
 from .nvml_status import NvmlStatus
 from .ports import PowerSource, StatusSource
@@ -55,8 +56,8 @@ class GpuFinder:
             return True
         if "amd" not in vendors:
             return False
-        ordinal = device.startswith("cuda:") and amd_driver_loaded(self._root)
-        return normal_uuid(device).startswith("AMD-") or (ordinal and not _has_nvidia())
+        counted = device.startswith("cuda:") and amd_driver_loaded(self._root)
+        return normal_uuid(device).startswith("AMD-") or (counted and not _has_nvidia())
 
     def _nvidia(
         self, devices: Sequence[str], notes: list[str], opened: ExitStack
@@ -64,7 +65,7 @@ class GpuFinder:
         present = list_gpus()
         sources: dict[str, NvmlSource] = {}
         for device in devices:
-            index = _ordinal(device)
+            index = ordinal(device)
             uuid = normal_uuid(device) if index is None else _pick(visible_gpus(self._environment, present), index)
             source = NvmlSource(self._clock, uuid)
             opened.callback(source.close)
@@ -97,11 +98,10 @@ class GpuFinder:
 
     def _choose(self, device: str, present: Sequence[AmdGpu]) -> AmdGpu:
         by_name = {gpu.info.device: gpu for gpu in present}
-        index = _ordinal(device)
+        index = ordinal(device)
         name = normal_uuid(device)
         if index is not None:
-            order = sorted((gpu for gpu in present if gpu.hip is not None), key=lambda gpu: gpu.hip or 0)
-            name = _pick(visible_amd(self._environment, [gpu.info.device for gpu in order]), index)
+            name = _pick(visible_amd(self._environment, hip_order(present)), index)
         if name not in by_name:
             raise SensorUnavailableError(f"{device} is not among the {len(present)} AMD GPUs of this machine.")
         return by_name[name]
@@ -117,11 +117,6 @@ def _has_nvidia() -> bool:
         return bool(list_gpus())
     except SensorUnavailableError:
         return False
-
-
-def _ordinal(device: str) -> int | None:
-    word, _, index = device.partition(":")
-    return int(index) if word == "cuda" and index.isdigit() else None
 
 
 def _pick(visible: Sequence[str], index: int) -> str:

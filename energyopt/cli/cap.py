@@ -20,7 +20,10 @@ from telemetry.control.ports import DeviceLimits
 from .output import message_console, print_json, result_console
 
 T = TypeVar("T")
-Devices = Annotated[list[str] | None, typer.Option("--device", help="GPU by UUID; repeat for several. Default: all.")]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option("--device", help="GPU by UUID, PCI address or as cuda:0; repeat for several. Default: all."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

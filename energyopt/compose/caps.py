@@ -18,8 +18,8 @@ from telemetry.amd.source import amd_driver_loaded, list_amd
 from telemetry.control.client import Connection, HelperGoneError
 from telemetry.control.journal import Entry, Journal, default_directory
 from telemetry.control.protocol import Acquire, Clear, Show
+from telemetry.names import driver_names
 from telemetry.nvml import list_gpus
-from telemetry.visible import normal_uuid
 
 from .power import DeviceState, device_states, left_behind, limiter, reach_helper, socket_path
 
@@ -48,12 +48,15 @@ class CapView:
 
 
 def machine_gpus(named: Sequence[str]) -> tuple[str, ...]:
-    """The devices asked for, as drivers spell them; without any, every GPU of this machine.
+    """The devices asked for, as drivers spell them (see telemetry.names); without any, every GPU of this machine.
 
-    Raises UsageError where there is none.
+    Raises UsageError where there is none, or none of that name.
     """
     if named:
-        return tuple(dict.fromkeys(normal_uuid(device) for device in named))
+        try:
+            return driver_names(named, MonotonicClock(), os.environ)
+        except SensorUnavailableError as error:
+            raise UsageError(str(error)) from error
     found: list[str] = []
     reasons: list[str] = []
     for look in (_nvidia, _amd):

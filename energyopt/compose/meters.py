@@ -14,6 +14,7 @@ from energyopt.core.units import Hertz
 from engine.models import choose_device
 from engine.runner import device_identity
 from telemetry.detect import Detection, check_kind, detect
+from telemetry.visible import normal_uuid
 from tuner.defaults import PowerRange
 
 from .power import device_states
@@ -25,13 +26,15 @@ MeterName = Annotated[str, AfterValidator(check_kind)]
 def device_identities(kind: DeviceKind, ranks: int = 1) -> tuple[str, ...]:
     """The devices that an engine of so many ranks will use, as telemetry names them; no more than there are.
 
+    torch shows AMD's serial numbers as UUIDs; sensors and limits know them as ``AMD-`` and the serial.
+
     Raises ConfigError for an absent GPU.
     """
     first = choose_device(kind)
     if first.type == "cpu":
         return (device_identity(first),)
     count = min(ranks, torch.cuda.device_count())
-    return tuple(device_identity(torch.device(first.type, rank)) for rank in range(count))
+    return tuple(normal_uuid(device_identity(torch.device(first.type, rank))) for rank in range(count))
 
 
 def find_meter(kind: str, devices: Sequence[str], clock: Clock | None = None) -> Detection:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import values
@@ -119,7 +119,6 @@ class Library:
         smi = self.smi
         asic = self.optional(smi.amdsmi_get_gpu_asic_info, handle) or {}
         driver = self.optional(smi.amdsmi_get_gpu_driver_info, handle) or {}
-        order = self.optional(smi.amdsmi_get_gpu_enumeration_info, handle) or {}
         limits = values.caps(self.optional(smi.amdsmi_get_power_cap_info, handle) or {})
         device = values.identity(bdf, asic.get("asic_serial"))
         self.handles[device] = handle
@@ -127,12 +126,18 @@ class Library:
             "device": device,
             "model": str(asic.get("market_name", "unknown")),
             "index": index,
-            "hip": values.number(order.get("hip_id")),
+            "hips": self._hip_numbers(part for _, part in partitions),
             "pci": bdf,
             "driver": driver.get("driver_version"),
             "partitions": len(partitions) if len(partitions) > 1 else None,
             "max_power": limits.get("max"),
         }
+
+    def _hip_numbers(self, handles: Iterable[Any]) -> list[float]:
+        """HIP's numbers of a GPU: one for each partition that says its own."""
+        read = self.smi.amdsmi_get_gpu_enumeration_info
+        told = (values.number((self.optional(read, handle) or {}).get("hip_id")) for handle in handles)
+        return [number for number in told if number is not None]
 
     def _clocks(self, handle: Any) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
         clocks: dict[str, float] = {}

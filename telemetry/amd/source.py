@@ -22,10 +22,10 @@ RELATIVE_ERROR = 0.0
 
 @dataclass(frozen=True, slots=True)
 class AmdGpu:
-    """A physical GPU as the library lists it; ``hip`` is its number in HIP's order."""
+    """A physical GPU as the library lists it; ``hips`` are its numbers in HIP's order, one a partition."""
 
     info: DeviceInfo
-    hip: int | None
+    hips: tuple[int, ...]
     max_power: Watts | None
 
 
@@ -120,8 +120,8 @@ def _gpu(told: Mapping[str, Any]) -> AmdGpu:
         driver=told["driver"],
         partitions=told["partitions"],
     )
-    hip, most = told["hip"], told["max_power"]
-    return AmdGpu(info, None if hip is None else int(hip), None if most is None else Watts(most))
+    hips, most = tuple(int(number) for number in told["hips"]), told["max_power"]
+    return AmdGpu(info, hips, None if most is None else Watts(most))
 
 
 def _status(told: Mapping[str, Any], at: Seconds) -> DeviceStatus:
