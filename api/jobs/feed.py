@@ -24,15 +24,20 @@ class DeviceFeed:
         self._look, self._closed, self._every = look, closed, every
         self._looking = asyncio.Lock()
         self._frame, self._at = b"", -every
+        self.watchers = 0
 
     async def watch(self) -> AsyncGenerator[bytes]:
         """A frame for each look, the newest at once; ends with the service."""
-        yield b"retry: 2000\n\n"
-        while not self._closed():
-            yield await self._newest()
-            until = time.monotonic() + self._every
-            while time.monotonic() < until and not self._closed():  # noqa: ASYNC110  closed from another thread
-                await asyncio.sleep(min(PATIENCE, self._every))
+        self.watchers += 1
+        try:
+            yield b"retry: 2000\n\n"
+            while not self._closed():
+                yield await self._newest()
+                until = time.monotonic() + self._every
+                while time.monotonic() < until and not self._closed():  # noqa: ASYNC110  closed from another thread
+                    await asyncio.sleep(min(PATIENCE, self._every))
+        finally:
+            self.watchers -= 1
 
     async def _newest(self) -> bytes:
         async with self._looking:  # who comes while another looks gets what that one sees

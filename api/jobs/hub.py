@@ -71,9 +71,9 @@ class EventHub:
     def closed(self) -> bool:
         return self._closed
 
-    def admit(self) -> None:
-        """Raises OverloadedError when as many watch as may."""
-        if self._closed or self.watchers >= self._max:
+    def admit(self, others: int = 0) -> None:
+        """Raises OverloadedError when as many watch as may, with ``others`` who watch something else."""
+        if self._closed or self.watchers + others >= self._max:
             raise OverloadedError(f"{self._max} watchers is all that this process serves.", retry_after=5.0)
 
     def close(self) -> None:

@@ -85,3 +85,19 @@ def test_a_question_costs_little(method: str, limit: float) -> None:
         searcher.tell(params, type(score)(number % 11 / 10, kept if number % 5 else dict(score.constraints)))
     _show(f"{method}: CPU of a question at 60 trials: median {median(costs) * 1e3:.0f} ms, worst {max(costs):.2f} s")
     assert median(costs) < limit
+
+
+def test_four_workers_lose_little_against_one_at_equal_trials() -> None:
+    """Each of four is chosen while three others are measured; the search expects of those what it believes of them."""
+    _show(f"\nwarm GP by trials under way at once, {len(SEEDS)} seeds: share of the optimum, median (p10)")
+    found: dict[int, list[list[float]]] = {}
+    for width in (1, 2, 4):
+        outcomes = [
+            run_contest(MemoryStudyStore(FakeClock()), "gp", seed, trials=AT[-1], at=AT, width=width) for seed in SEEDS
+        ]
+        found[width] = [[one.fractions[place] for one in outcomes] for place in range(len(AT))]
+        cells = (f"n={n}: {median(share):.3f} ({_low(share):.3f})" for n, share in zip(AT, found[width], strict=True))
+        _show(f"width {width}: {'  '.join(cells)}")
+        assert sum((one.excess or 0.0) > 0 for one in outcomes) <= 0.05 * len(outcomes)
+    for place in (1, 2):
+        assert median(found[4][place]) >= median(found[1][place]) - 0.03

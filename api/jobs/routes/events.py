@@ -34,7 +34,7 @@ async def events(
     """
     study = await run_in_threadpool(study_of, services, caller, study_id)
     hub: EventHub = request.app.state.hub
-    hub.admit()
+    hub.admit(request.app.state.devices.watchers)
     return stream(hub.watch(study.id, _last(last_event_id, after)))
 
 

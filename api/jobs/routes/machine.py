@@ -34,8 +34,9 @@ def devices(services: ServicesDep, caller: Reader) -> Response:
 @router.get("/v1/devices/events", response_class=StreamingResponse)
 async def device_events(request: Request, caller: Reader) -> Response:
     """``devices`` events with what ``/v1/devices`` says, one every two seconds (Server-Sent Events)."""
-    request.app.state.hub.admit()
-    return stream(request.app.state.devices.watch())
+    feed = request.app.state.devices
+    request.app.state.hub.admit(feed.watchers)
+    return stream(feed.watch())
 
 
 @router.get("/v1/energy")

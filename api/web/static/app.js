@@ -6,8 +6,8 @@ import { leaveStudies, showStudies, submit } from "./studies.js";
 import { act, leaveStudy, showStudy } from "./study.js";
 
 const views = {
-  studies: () => attempt(() => showStudies()),
-  study: (id) => attempt(() => showStudy(id)),
+  studies: showStudies,
+  study: showStudy,
   new: () => $("model").focus(),
   plan: () => $("deploy-model").focus(),
   devices: showDevices,
@@ -34,7 +34,7 @@ function start() {
   }
   $("dry-run")?.addEventListener("click", () => submit(true));
   for (const button of document.querySelectorAll("[data-ask]")) {
-    button.addEventListener("click", () => attempt(() => act(button.dataset.ask)));
+    button.addEventListener("click", () => act(button.dataset.ask));
   }
   $("sign-out").addEventListener("click", () => attempt(async () => { await ask("/session", { method: "DELETE" }); location.reload(); }));
   addEventListener("hashchange", route);

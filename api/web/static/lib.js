@@ -25,6 +25,46 @@ export async function attempt(work) {
   try { await work(); say(""); } catch (error) { say(error.message); }
 }
 
+// A visit to a view: what was asked for during one that is over is not shown any more, nor is its failure.
+export function visits() {
+  let latest = 0;
+  return {
+    begin() { const mine = ++latest; return { get over() { return mine !== latest; } }; },
+    end() { latest++; },
+  };
+}
+
+export async function attemptDuring(visit, work) {
+  try { await work(); if (!visit.over) { say(""); } } catch (error) { if (!visit.over) { say(error.message); } }
+}
+
+const LONGEST = 30000; // ms between two tries to open a stream
+
+// A stream of events that is opened again, later and later, after an answer that the browser takes for final (a busy
+// service, a sign-in that has ended); it goes on after the last event that was seen. A connection that merely breaks the
+// browser mends itself.
+export function listen(address, handlers, trouble = () => {}) {
+  let source = null, timer = 0, wait = 1000, last = null, closed = false;
+  const open = () => {
+    const url = new URL(address, location.href);
+    if (last) { url.searchParams.set("after", last); }
+    source = new EventSource(url);
+    source.onopen = () => { wait = 1000; };
+    for (const [kind, handle] of Object.entries(handlers)) {
+      source.addEventListener(kind, (event) => { if (closed) { return; } if (event.lastEventId) { last = event.lastEventId; } handle(event); });
+    }
+    source.addEventListener("error", () => {
+      if (closed) { return; }
+      trouble();
+      if (source.readyState !== EventSource.CLOSED) { return; }
+      timer = setTimeout(open, wait * (0.75 + Math.random() / 2));
+      wait = Math.min(2 * wait, LONGEST);
+    });
+  };
+  open();
+  return { close() { closed = true; clearTimeout(timer); source.close(); } };
+}
+
 export function row(cells, className) {
   const line = document.createElement("tr");
   if (className) { line.className = className; }

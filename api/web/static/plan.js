@@ -1,7 +1,7 @@
 // Deployments on GPUs that need not exist: everything here is simulated, and says so.
 import { $, ask, head, milli, number, row, scatter } from "./lib.js";
 
-let chart = null;
+let chart = null, asked = 0;
 
 const words = (id) => $(id).value.split(/[\s,]+/).filter(Boolean);
 
@@ -15,13 +15,15 @@ function form() {
 }
 
 export async function makePlan() {
+  const mine = ++asked; // of two that are simulated at once the later one is shown
   $("deploy-error").textContent = ""; $("deploy-busy").textContent = "simulating …"; $("deploy-result").hidden = true;
   try {
-    show(await ask("/v1/plans", { method: "POST", body: JSON.stringify(form()) }));
+    const found = await ask("/v1/plans", { method: "POST", body: JSON.stringify(form()) });
+    if (mine === asked) { show(found); }
   } catch (error) {
-    $("deploy-error").textContent = error.message;
+    if (mine === asked) { $("deploy-error").textContent = error.message; }
   }
-  $("deploy-busy").textContent = "";
+  if (mine === asked) { $("deploy-busy").textContent = ""; }
 }
 
 function pool(one) {

@@ -1,25 +1,38 @@
 // The list of studies, and the form that makes one.
-import { $, ask, attempt, link, number, row, saving, stateWord, unit } from "./lib.js";
+import { $, ask, attemptDuring, link, number, row, saving, stateWord, unit, visits } from "./lib.js";
 
-let timer = 0;
+const EVERY = 4000, PAGE = 50, MOST = 500;
+let timer = 0, shown = PAGE;
+const visiting = visits();
 
-export async function showStudies(cursor = null) {
-  const page = await ask("/v1/studies?limit=50" + (cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""));
-  const body = $("study-table").tBodies[0];
-  const lines = page.items.map((one) => row([
+export function showStudies() {
+  shown = PAGE;
+  return refresh(visiting.begin());
+}
+
+// As many as are shown, again and again; a failure is told, and does not end it.
+async function refresh(visit) {
+  clearTimeout(timer);
+  await attemptDuring(visit, async () => {
+    const page = await ask(`/v1/studies?limit=${Math.min(shown, MOST)}`);
+    if (!visit.over) { show(visit, page); }
+  });
+  if (!visit.over) { timer = setTimeout(() => refresh(visit), EVERY); }
+}
+
+function show(visit, page) {
+  $("study-table").tBodies[0].replaceChildren(...page.items.map((one) => row([
     link(one.name + " · " + one.id, `#/study/${one.id}`), stateWord(one.state),
     one.progress ? `${one.progress.done} of ${one.progress.total}` : "—",
     one.progress && one.progress.best !== null ? `${number(one.progress.best)} ${unit(one.maximize)}` : "—",
-    one.slos.join(", "), saving(one.recommendation)]));
-  if (cursor) { body.append(...lines); } else { body.replaceChildren(...lines); }
-  $("study-table").hidden = body.rows.length === 0;
-  $("no-studies").hidden = body.rows.length !== 0;
-  $("more").hidden = !page.next;
-  $("more").onclick = () => attempt(() => showStudies(page.next));
-  if (!cursor) { timer = setTimeout(() => attempt(showStudies), 4000); }
+    one.slos.join(", "), saving(one.recommendation)])));
+  $("study-table").hidden = page.items.length === 0;
+  $("no-studies").hidden = page.items.length !== 0;
+  $("more").hidden = !page.next || shown >= MOST;
+  $("more").onclick = () => { shown += PAGE; refresh(visit); };
 }
 
-export function leaveStudies() { clearTimeout(timer); }
+export function leaveStudies() { visiting.end(); clearTimeout(timer); }
 
 function form() {
   const slos = $("slos").value.split("\n").map((line) => line.trim()).filter(Boolean);

@@ -1,39 +1,56 @@
 // One study: where it stands, its trials by any figure, some of them side by side.
-import { $, ask, attempt, head, link, milli, number, row, saving, scatter, stateWord, unit } from "./lib.js";
+import { $, ask, attemptDuring, head, link, listen, milli, number, row, saving, scatter, stateWord, unit, visits } from "./lib.js";
 
 const ended = ["succeeded", "no_feasible", "failed", "cancelled"];
 const columns = [["number", "Trial"], ["tokens_per_joule", "tokens/J"], ["output_rate", "tok/s"],
   ["ttft_p90", "TTFT p90"], ["itl_p99", "ITL p99"], ["tpot_p90", "TPOT p90"]];
 const rising = ["number", "ttft_p90", "itl_p99", "tpot_p90"]; // by these the smallest come first
 const repetitions = ["repeat", "verify_winner", "verify_baseline"]; // no points of the space
-let source = null, chart = null, current = null, sort = "number", asked = 0, due = 0;
-const compared = new Map();
+const EVERY = 1000; // ms between two looks at the trials, however much happens
+let source = null, chart = null, current = null, sort = "number", asked = 0, due = 0, visit = null;
+const compared = new Map(), visiting = visits();
 
-export async function showStudy(id) {
-  sort = "number"; compared.clear(); compare();
-  current = await ask(`/v1/studies/${id}`);
-  $("study-name").textContent = `${current.name} · ${current.id}`;
-  standing(current.state, current.progress);
-  heads();
-  await trials();
-  source = new EventSource(`/v1/studies/${id}/events`);
-  const soon = () => { clearTimeout(due); due = setTimeout(() => attempt(trials), 300); };
-  for (const kind of ["trial_finished", "trial_started", "study_finished", "state"]) { source.addEventListener(kind, soon); }
-  source.addEventListener("standing", (event) => { const now = JSON.parse(event.data); standing(now.state, now.progress); });
-  source.addEventListener("end", () => {
-    source.close();
-    attempt(async () => { current = await ask(`/v1/studies/${id}`); standing(current.state, current.progress); await trials(); });
+export function showStudy(id) {
+  const mine = visit = visiting.begin();
+  return attemptDuring(mine, async () => {
+    const found = await ask(`/v1/studies/${id}`);
+    if (mine.over) { return; }
+    current = found; sort = "number"; compared.clear(); compare();
+    $("study-name").textContent = `${current.name} · ${current.id}`;
+    standing(current.state, current.progress);
+    heads();
+    follow(mine, id);
+    await trials(mine);
   });
 }
 
+function follow(mine, id) {
+  const soon = () => { if (!due) { due = setTimeout(() => { due = 0; attemptDuring(mine, () => trials(mine)); }, EVERY); } };
+  const handlers = Object.fromEntries(["trial_finished", "trial_started", "study_finished", "state"].map((kind) => [kind, soon]));
+  handlers.standing = (event) => { const now = JSON.parse(event.data); standing(now.state, now.progress); };
+  handlers.end = () => {
+    source.close();
+    attemptDuring(mine, async () => { await renew(mine, ask(`/v1/studies/${id}`)); await trials(mine); });
+  };
+  source = listen(`/v1/studies/${id}/events`, handlers);
+}
+
+async function renew(mine, asking) {
+  const found = await asking;
+  if (mine.over) { return; }
+  current = found;
+  standing(current.state, current.progress);
+}
+
 export function leaveStudy() {
-  clearTimeout(due);
+  visiting.end();
+  clearTimeout(due); due = 0;
   if (source) { source.close(); source = null; }
 }
 
-export async function act(action) {
-  current = await ask(`/v1/studies/${current.id}:${action}`, { method: "POST" });
-  standing(current.state, current.progress);
+export function act(action) {
+  const mine = visit;
+  return attemptDuring(mine, () => renew(mine, ask(`/v1/studies/${current.id}:${action}`, { method: "POST" })));
 }
 
 function standing(state, progress) {
@@ -61,17 +78,17 @@ function heads() {
     const box = head(""), button = document.createElement("button");
     button.type = "button"; button.textContent = text;
     box.setAttribute("aria-sort", name !== sort ? "none" : rising.includes(name) ? "ascending" : "descending");
-    button.onclick = () => { sort = name; heads(); attempt(trials); };
+    button.onclick = () => { sort = name; heads(); const mine = visit; attemptDuring(mine, () => trials(mine)); };
     box.append(button);
     return box;
   });
   $("trial-head").replaceChildren(...sortable, ...["Origin", "Outcome", "Joules", "Setting", "Compare"].map(head));
 }
 
-async function trials() {
+async function trials(visit) {
   const here = `/v1/studies/${current.id}`, mine = ++asked;
   const [page, front] = await Promise.all([ask(`${here}/trials?limit=500&sort=${sort}`), ask(`${here}/pareto`)]);
-  if (mine !== asked) { return; } // a later request has another order, and may have been answered first
+  if (mine !== asked || visit.over) { return; } // a later request has another order or study, and may be answered first
   const best = new Set(front.items.map((one) => one.number));
   $("trial-table").tBodies[0].replaceChildren(...page.items.map((one) => row([
     String(one.number), number(one.tokens_per_joule), number(one.output_rate), milli(one.ttft_p90), milli(one.itl_p99),

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from api.jobs import hub as hub_module
+from api.jobs.app import create_job_app
 from api.jobs.feed import DeviceFeed
 from api.jobs.hub import EventHub
 from api.jobs.services import JobLimits, JobServices
@@ -237,6 +238,18 @@ async def test_there_is_a_most_of_watchers(services: JobServices, study: str) ->
     await frames.aclose()
     hub.admit()
     assert JobLimits().max_watchers >= 500
+
+
+async def test_who_watches_devices_counts_too(services: JobServices, study: str) -> None:
+    app = create_job_app(replace(services, limits=JobLimits(max_watchers=1)))
+    watching = app.state.devices.watch()
+    await anext(watching)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testhost") as http:
+        for path in ("/v1/devices/events", f"/v1/studies/{study}/events"):
+            reply = await http.get(path)
+            assert (reply.status_code, "retry-after" in reply.headers) == (503, True)
+    await watching.aclose()
+    assert app.state.devices.watchers == 0
 
 
 async def test_one_look_at_the_devices_serves_everybody_and_ends_with_the_service() -> None:

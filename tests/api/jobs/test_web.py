@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import threading
@@ -208,6 +209,59 @@ def test_what_people_click(
     page.get_by_text("No device of this host can be measured").wait_for()
     accessible(page)
     assert (browser.errors, browser.foreign) == ([], [])
+
+
+def test_what_comes_late_or_is_refused_does_no_harm(
+    services: JobServices, store: ServiceStore, serve_jobs: Callable[[JobServices], str], browser: Browser
+) -> None:
+    """An answer for a page that was left, a stream that was refused, and devices of which one says nothing."""
+    slow, quick = (store.jobs.submit(toy_spec(name=name), {}, labels={})[0] for name in ("slow", "quick"))
+    url, page = serve_jobs(replace(services, hosts=frozenset(("127.0.0.1",)))), browser.page
+    held: list[Any] = []
+    page.route(f"**/v1/studies/{slow}", lambda route: held.append(route))
+    page.goto(f"{url}/#/study/{slow}")
+    while not held:
+        page.wait_for_timeout(20)
+    streams: list[str] = []
+
+    def refuse_first(route: Any) -> None:
+        streams.append(route.request.url)
+        if len(streams) == 1:
+            route.fulfill(status=503, body="busy")
+        else:
+            route.continue_()
+
+    page.route("**/events", refuse_first)
+    page.goto(f"{url}/#/study/{quick}")
+    page.get_by_role("heading", name=f"quick · {quick}").wait_for()
+    with page.expect_response(f"**/v1/studies/{slow}"):
+        held[0].continue_()
+    page.wait_for_timeout(100)
+    assert page.locator("#study-name").inner_text() == f"quick · {quick}"
+    for _ in range(200):
+        if len(streams) > 1:
+            break
+        page.wait_for_timeout(50)
+    assert [stream.split("/")[-2] for stream in streams] == [quick] * 2, "opened again, and none for the study left"
+    store.studies.change_state(quick, StudyState.CANCELLED, when=[StudyState.QUEUED])
+    page.locator(".state-cancelled").wait_for()
+
+    items = [
+        {"device": "GPU-1", "scope": "gpu", "power": 301.5, "energy": 12.0, "source": "counter"},
+        {"device": "GPU-1", "scope": "memory", "power": 60.0, "energy": 2.0, "source": "counter"},
+        {"device": "GPU-2", "scope": "gpu", "power": None, "energy": None, "source": None},
+    ]
+    frame = f"event: devices\ndata: {json.dumps({'items': items})}\n\n"
+    page.route("**/v1/devices/events", lambda route: route.fulfill(body=frame, content_type="text/event-stream"))
+    page.goto(f"{url}/#/devices")
+    page.get_by_text("1 of 2 devices say what they draw").wait_for()
+    assert "counter" in page.locator("#device-table tbody tr").first.inner_text()
+    items[2] = {"device": "GPU-2", "scope": "gpu", "power": 98.5, "energy": 1.0, "source": "integrated"}
+    whole = f"event: devices\ndata: {json.dumps({'items': items})}\n\n"
+    page.unroute("**/v1/devices/events")
+    page.route("**/v1/devices/events", lambda route: route.fulfill(body=whole, content_type="text/event-stream"))
+    page.get_by_text("400 W on 2 devices; counter and integrated").wait_for()
+    assert browser.foreign == []
 
 
 def test_a_study_is_paused_and_cancelled_by_hand(
