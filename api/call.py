@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from energyopt.core.errors import PromptTooLongError, RequestError
 from energyopt.core.units import Seconds
@@ -26,9 +26,11 @@ SESSION_HEADERS = ("x-session-id", "x-correlation-id", "x-session-affinity")
 TIMEOUT_HEADER = "x-request-timeout"
 """Seconds that a client gives its request, where the body says nothing."""
 
+T = TypeVar("T")
+
 _NUMBER = re.compile(r"[0-9]{1,7}(\.[0-9]{0,9})?")
 _OFF_LOOP_BYTES = 16 * 2**10
-"""Bodies above this are rendered and tokenized on a thread: about a millisecond of work, less than a decode step."""
+"""Bodies above this are read, rendered and tokenized on a thread: about a millisecond of work, less than a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,9 @@ def transfer_of(services: Services, body: GenerationBody, single: bool) -> Trans
     return transfer
 
 
-async def tokenized(raw_bytes: int, encode: Callable[[], list[list[int]]]) -> list[list[int]]:
-    """Run ``encode`` here when the body is small, else on a thread, so that other streams go on."""
-    return await asyncio.to_thread(encode) if raw_bytes > _OFF_LOOP_BYTES else encode()
+async def aside(raw_bytes: int, work: Callable[[], T]) -> T:
+    """Do what takes time by a body's size here when it is small, else on a thread, so that other streams go on."""
+    return await asyncio.to_thread(work) if raw_bytes > _OFF_LOOP_BYTES else work()
 
 
 def unchanged(params: SamplingParams) -> SamplingParams:

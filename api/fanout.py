@@ -13,6 +13,7 @@ from energyopt.core.errors import DeadlineError, EngineDeadError, EngineError
 from energyopt.core.records import FinishReason
 from engine.output import Output
 from engine.ports import ServingEngine
+from engine.structured.ports import GuideError
 
 from .call import Call, Job
 
@@ -25,8 +26,9 @@ T = TypeVar("T")
 async def fan_out(engine: ServingEngine, call: Call) -> AsyncGenerator[Event]:
     """Submit every job and yield their outputs as they come. Closing the generator aborts what still runs.
 
-    Raises what ``ServingEngine.generate`` raises, EngineDeadError when the engine ended a request that nobody here
-    asked to end, and EngineError when a request failed. One failure ends the whole call.
+    Raises what ``ServingEngine.generate`` raises, GuideError when an answer could not keep its form, EngineDeadError
+    when the engine ended a request that nobody here asked to end, and EngineError when a request failed. One failure
+    ends the whole call.
     """
     if len(call.jobs) == 1:
         stream = _checked(engine, call, call.jobs[0])
@@ -81,6 +83,9 @@ async def _checked(engine: ServingEngine, call: Call, job: Job) -> AsyncGenerato
             ended = output.finish_reason is not None
             if output.finish_reason is FinishReason.ABORT:
                 raise EngineDeadError("The server ended this request before it was complete; it can be sent again.")
+            if output.failure is not None:
+                field = job.params.guide.field if job.params.guide is not None else None
+                raise GuideError(f"The answer could not be kept in the form of {field}: {output.failure}.", param=field)
             if output.finish_reason is FinishReason.ERROR:
                 raise EngineError("The engine failed while it computed this request.")
             if output.finish_reason is FinishReason.DEADLINE and not begun:

@@ -20,13 +20,10 @@ HARMLESS = frozenset(
         "prompt_cache_retention",
         "request_id",
         "safety_identifier",
-        "service_tier",
-        "store",
         "user",
-        "verbosity",
     }
 )
-"""Accepted and not used: labels, routing hints and accounting of services that this server is not."""
+"""Accepted and not used: labels and routing hints, which promise nothing that a client could see."""
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "add_special_tokens": (),
@@ -49,9 +46,12 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
     "suffix": ("",),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
+    "verbosity": ("medium",),
     "vllm_xargs": ({},),
     "web_search_options": (),
 }

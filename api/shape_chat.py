@@ -50,13 +50,19 @@ class ChatShape(Frame):
         return b"".join(written)
 
     def _read(self, index: int, text: str, *, ended: bool) -> list[Event]:
-        """What the parser finds; reasoning that the client does not want is dropped."""
+        """What the parser finds; reasoning and further calls that the client does not want are dropped."""
         parser = self._parsers[index]
         if parser is None:
             return [Said(text)]
         events = [*parser.feed(text), *(parser.close() if ended else ())]
         self._called[index] = self._called[index] or any(isinstance(event, CallBegun) for event in events)
-        return [event for event in events if self._reading.show_reasoning or not isinstance(event, Thought)]
+        return [event for event in events if self._shown(event)]
+
+    def _shown(self, event: Event) -> bool:
+        """Whether the client wants to hear of it."""
+        if isinstance(event, Thought):
+            return self._reading.show_reasoning
+        return not (self._reading.wish.single and isinstance(event, CallBegun | Arguments) and event.index > 0)
 
     def _reason(self, index: int, reason: FinishReason | None) -> str | None:
         return "tool_calls" if reason is FinishReason.STOP and self._called[index] else reason

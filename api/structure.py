@@ -19,7 +19,8 @@ _KINDS: Mapping[str, GuideKind] = {
 }
 """Names in ``structured_outputs``, and after ``guided_``."""
 
-_IGNORED = {"json_object", "disable_fallback", "disable_any_whitespace", "disable_additional_properties"}
+_HARMLESS = {"json_object", "disable_fallback"}
+"""There is one way to follow a form here, so nothing is fallen back on."""
 
 
 def guide_of(body: GenerationBody) -> GuideSpec | None:
@@ -54,7 +55,7 @@ def _response_format(body: GenerationBody) -> list[GuideSpec]:
 
 def _structured(body: GenerationBody) -> list[GuideSpec]:
     given = {name: value for name, value in (body.structured_outputs or {}).items() if value not in (None, False)}
-    unknown = sorted(given.keys() - _KINDS.keys() - _IGNORED)
+    unknown = sorted(given.keys() - _KINDS.keys() - _HARMLESS)
     if unknown:
         allowed = ", ".join([*_KINDS, "json_object"])
         message = f"structured_outputs.{unknown[0][:60]} is not supported: allowed are {allowed}."

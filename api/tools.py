@@ -23,12 +23,13 @@ _ANY = {"type": "object"}
 class ToolWish:
     """``given``: the model is told of tools. ``forced``: the function it must call, or True for any of them.
 
-    ``guide`` is the form of an answer that is forced.
+    ``guide`` is the form of an answer that is forced. ``single``: no more than one call is to be made.
     """
 
     given: bool = False
     forced: str | bool = False
     guide: GuideSpec | None = None
+    single: bool = False
 
 
 def tool_wish(body: ChatBody) -> ToolWish:
@@ -36,7 +37,7 @@ def tool_wish(body: ChatBody) -> ToolWish:
     tools = [_function(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or ())]
     choice = body.tool_choice
     if choice in (None, "auto", "none"):
-        return ToolWish(given=bool(tools) and choice != "none")
+        return ToolWish(given=bool(tools) and choice != "none", single=body.parallel_tool_calls is False)
     if not tools:
         raise RequestError("tool_choice needs tools to choose from.", param="tool_choice")
     schemas = {str(tool["name"]): tool.get("parameters") or _ANY for tool in tools}

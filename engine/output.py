@@ -16,7 +16,8 @@ class Output:
 
     ``text`` may be empty while a stop string or a multi-byte character is incomplete. ``finish_reason`` and
     ``record`` are set on the last one only. ``logprobs`` has one entry per token id when they were asked for.
-    ``offer`` is on the last one of a prefill leg: where another engine finds the prompt's blocks.
+    ``offer`` is on the last one of a prefill leg: where another engine finds the prompt's blocks. ``failure`` says why,
+    where the answer could not keep its form.
     """
 
     request_id: str
@@ -26,3 +27,4 @@ class Output:
     finish_reason: FinishReason | None = None
     record: RequestRecord | None = None
     offer: Offer | None = None
+    failure: str | None = None

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields, replace
+from typing import Any
 
 from energyopt.core.errors import ConfigError
 
@@ -146,14 +147,11 @@ def _added_sleep(parts: Sequence[SleepCounts]) -> SleepCounts | None:
     """Asleep is the engine when all replicas are. What is unknown of one of them is unknown of all."""
     if not parts:
         return None
-
-    def known(name: str) -> float | None:
-        values = [getattr(part, name) for part in parts]
-        return None if None in values else sum(values)
-
-    sums = {name: sum(getattr(part, name) for part in parts) for name in ("sleeps", "seconds", "measured", "refused")}
-    whole = {name: known(name) for name in ("freed", "saved", "error")}
-    return replace(parts[0], asleep=all(part.asleep for part in parts), **sums, **whole)
+    sums: dict[str, Any] = {}
+    for one in fields(SleepCounts):
+        values = [getattr(part, one.name) for part in parts]
+        sums[one.name] = None if None in values else sum(values)
+    return SleepCounts(**{**sums, "asleep": all(part.asleep for part in parts)})
 
 
 def _added_tiers(parts: Sequence[tuple[TierCounts, ...]]) -> tuple[TierCounts, ...]:

@@ -85,12 +85,16 @@ class EngineService:
         """Whether there is something to do without new mail; copies that end must be taken note of."""
         return self._scheduler.has_work or self._scheduler.cache.busy
 
+    @property
+    def _closing(self) -> bool:
+        return not self._intake.open
+
     def serve(self) -> None:
         """Serve until closed. An error of the runner or of a hook ends every stream with EngineDeadError."""
         try:
             while self._intake.open:
                 self._take(self._next_mail())
-                if not self._intake.open:
+                if self._closing:
                     break
                 if self._deadlines.any:
                     self._end(self._deadlines.due(self._clock.now()), FinishReason.DEADLINE)
@@ -120,7 +124,7 @@ class EngineService:
         if self._idle is None:
             return self._intake.collect(block=not busy)
         mail = self._intake.collect(block=not busy, patience=self._idle.patience)
-        if not self._intake.open:
+        if self._closing:
             return mail  # who sleeps ends asleep
         lent = self._scheduler.cache.pool.num_used > 0  # to another engine, which reads them from the device
         try:
@@ -180,6 +184,7 @@ class EngineService:
             request.finish_reason,
             self._record(stream, at),
             request.kv.offer,
+            None if request.guide is None or request.finish_reason is None else request.guide.failure,
         )
 
     def _text_of(self, stream: Stream, given: Sequence[Sampled]) -> tuple[str, int]:

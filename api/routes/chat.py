@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..call import encoded, plan, served_model, tokenized
+from ..call import aside, encoded, plan, served_model
 from ..deps import ServicesDep
 from ..schemas import parse_body
 from ..schemas_chat import ChatBody
@@ -24,7 +24,7 @@ router = APIRouter()
 async def chat_completions(request: Request, services: ServicesDep) -> Response:
     """Answer a conversation. Without ``max_tokens`` the reply may take the rest of the context."""
     raw = await request.body()
-    body = parse_body(raw, ChatBody)
+    body = await aside(len(raw), lambda: parse_body(raw, ChatBody))
     served_model(services, body.model)
     render, wish = body.renderer(services.chat), tool_wish(body)
     ends: list[str] = []
@@ -39,7 +39,7 @@ async def chat_completions(request: Request, services: ServicesDep) -> Response:
     def max_tokens(prompt: Sequence[int]) -> int:
         return max(1, services.room - len(prompt)) if asked is None else asked
 
-    prompts = await tokenized(len(raw), encode)
+    prompts = await aside(len(raw), encode)
     reading = Reading.of(services.formats, body, wish, ends[0])
     call = plan(
         services,

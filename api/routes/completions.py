@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from energyopt.core.errors import RequestError
 
-from ..call import encoded, plan, served_model, tokenized
+from ..call import aside, encoded, plan, served_model
 from ..deps import ServicesDep
 from ..errors import UnsupportedFieldError
 from ..schemas import parse_body
@@ -30,7 +30,7 @@ DEFAULT_MAX_TOKENS = 16
 async def completions(request: Request, services: ServicesDep) -> Response:
     """Continue one or several prompts, given as text or token ids."""
     raw = await request.body()
-    body = parse_body(raw, CompletionBody)
+    body = await aside(len(raw), lambda: parse_body(raw, CompletionBody))
     served_model(services, body.model)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise UnsupportedFieldError("best_of is not supported by this server unless it equals n.", param="best_of")
@@ -45,8 +45,8 @@ async def completions(request: Request, services: ServicesDep) -> Response:
     def max_tokens(_: Sequence[int]) -> int:
         return asked
 
-    prompts = await tokenized(len(raw), encode)
-    echoes = [_echo(services, prompt) for prompt in body.prompt] if body.echo else ()
+    prompts = await aside(len(raw), encode)
+    echoes = await aside(len(raw), lambda: [_echo(services, prompt) for prompt in body.prompt]) if body.echo else ()
     call = plan(
         services,
         body,

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from energyopt.core.errors import RequestError
 
-from ..call import encoded, served_model, tokenized
+from ..call import aside, encoded, served_model
 from ..deps import ServicesDep
 from ..schemas import decoded_json, parse_body
 from ..schemas_tokens import DetokenizeBody, TokenizeChatBody, TokenizeTextBody
@@ -23,6 +23,17 @@ router = APIRouter()
 async def tokenize(request: Request, services: ServicesDep) -> dict[str, object]:
     """Ids of a ``prompt``, or of ``messages`` as the chat template renders them."""
     raw = await request.body()
+    return await aside(len(raw), lambda: _tokenized(services, raw))
+
+
+@router.post("/detokenize", openapi_extra=body_of(DetokenizeBody))
+async def detokenize(request: Request, services: ServicesDep) -> dict[str, object]:
+    """The text of ``tokens``, special ones by name."""
+    raw = await request.body()
+    return await aside(len(raw), lambda: _detokenized(services, raw))
+
+
+def _tokenized(services: Services, raw: bytes) -> dict[str, object]:
     body: TokenizeChatBody | TokenizeTextBody
     if "messages" in decoded_json(raw):
         body = parse_body(raw, TokenizeChatBody)
@@ -31,15 +42,13 @@ async def tokenize(request: Request, services: ServicesDep) -> dict[str, object]
         body = parse_body(raw, TokenizeTextBody)
         encode = _of_text(services, body)
     served_model(services, body.model)
-    (ids,) = await tokenized(len(raw), lambda: [encode()])
+    ids = encode()
     strings = [services.tokenizer.token_text(token) for token in ids] if body.return_token_strs else None
     return {"count": len(ids), "max_model_len": services.max_model_len, "tokens": ids, "token_strs": strings}
 
 
-@router.post("/detokenize", openapi_extra=body_of(DetokenizeBody))
-async def detokenize(request: Request, services: ServicesDep) -> dict[str, object]:
-    """The text of ``tokens``, special ones by name."""
-    body = parse_body(await request.body(), DetokenizeBody)
+def _detokenized(services: Services, raw: bytes) -> dict[str, object]:
+    body = parse_body(raw, DetokenizeBody)
     served_model(services, body.model)
     size = services.tokenizer.vocab_size
     wrong = next((token for token in body.tokens if not 0 <= token < size), None)

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from api.fake import ScriptedEngine
+from energyopt.core.records import FinishReason
 from engine.fake import FakeTokenizer
+from engine.output import Output
 from engine.structured.ports import GuideSpec
 
 CHAT = "/v1/chat/completions"
@@ -58,6 +61,9 @@ async def test_every_way_to_ask(in_process: Any, scripted: Any, body: dict[str, 
         ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "several"),
         ({"guided_regex": "(a"}, "guided_regex", "guided_regex cannot be"),
         ({"guided_choice": [""]}, "guided_choice", "at least one"),
+        ({"guided_grammar": "*"}, "guided_grammar", "Expected name"),
+        ({"guided_regex": "a{4000000000}"}, "guided_regex", "repetitions"),
+        ({"structured_outputs": {"json": {}, "disable_any_whitespace": True}}, "structured_outputs", "whitespace"),
         ({"guided_json": {"type": "foo"}}, "guided_json", "foo"),
     ],
 )
@@ -81,3 +87,14 @@ async def test_answers_have_their_form(in_process: Any, make_engine: Any) -> Non
         assert choice["finish_reason"] == "stop"
         assert isinstance(json.loads(choice["message"]["content"])["a"], bool)
     assert plain["choices"][0]["text"] in ("yes", "no")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_why_an_answer_could_not_keep_its_form_is_told(in_process: Any, stream: bool) -> None:
+    failed = Output("", "", (1,), finish_reason=FinishReason.ERROR, failure="too many lexer states")
+    async with in_process(engine=ScriptedEngine([failed])) as http:
+        reply = await http.post(CHAT, json={"messages": HELLO, "stream": stream, "guided_regex": "a+"})
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert error["message"] == "The answer could not be kept in the form of guided_regex: too many lexer states."
+    assert error["param"] == "guided_regex"

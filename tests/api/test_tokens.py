@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -62,3 +64,30 @@ async def test_they_ask_for_the_key_and_the_model(in_process: Any) -> None:
         headers = {"authorization": "Bearer k"}
         assert (await http.post("/tokenize", json={"prompt": "x", "model": "no"}, headers=headers)).status_code == 404
         assert (await http.post("/detokenize", json={"tokens": [], "model": "no"}, headers=headers)).status_code == 404
+
+
+class Watched(FakeTokenizer):
+    """Notes the threads that it works on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads = set[int]()
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        self.threads.add(threading.get_ident())
+        return super().encode(text, special=special)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        self.threads.add(threading.get_ident())
+        return super().decode(ids, skip_special=skip_special)
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
+async def test_long_texts_stop_no_stream(in_process: Any, make_engine: Any, path: str) -> None:
+    """Above some size the work is done on a thread; the loop's own thread does none of it."""
+    tokenizer, engine = Watched(), make_engine(max_model_len=100_000)
+    long = {"prompt": "x" * 20_000} if path == "/tokenize" else {"tokens": [97] * 20_000}
+    async with in_process(engine=engine, tokenizer=tokenizer) as http:
+        assert (await http.post(path, json=long)).status_code == 200
+    assert tokenizer.threads
+    assert threading.get_ident() not in tokenizer.threads

@@ -76,6 +76,23 @@ def test_without_tools_a_call_is_text_and_reasoning_can_be_left_out(serve_it: An
     assert (unasked["message"]["content"], unasked["finish_reason"]) == (CALL, "stop")
 
 
+def test_a_client_that_wants_one_call_at_a_time_gets_no_more(serve_it: Any, make_engine: Any) -> None:
+    http = serve(serve_it, make_engine, f"Now. {CALL}{CALL}").http
+    body = {"messages": HELLO, "tools": TOOLS, "max_tokens": 400}
+    for parallel, count in ((False, 1), (True, 2), (None, 2)):
+        ask = {**body, "parallel_tool_calls": parallel}
+        choice = http.post(CHAT, json=ask).json()["choices"][0]
+        assert len(choice["message"]["tool_calls"]) == count
+        assert choice["finish_reason"] == "tool_calls"
+        assert {call["index"] for call in _streamed_calls(http, ask)} == set(range(count))
+
+
+def _streamed_calls(http: Any, body: dict[str, Any]) -> list[dict[str, Any]]:
+    text = http.post(CHAT, json={**body, "stream": True}).text
+    chunks = [json.loads(part.removeprefix("data: ")) for part in text.split("\n\n")[:-2]]
+    return [call for chunk in chunks for c in chunk["choices"] for call in c["delta"].get("tool_calls", ())]
+
+
 def test_an_answer_that_is_cut_inside_a_call_is_json(serve_it: Any, make_engine: Any) -> None:
     http = serve(serve_it, make_engine, CALL).http
     body = {"messages": HELLO, "tools": TOOLS, "logprobs": True, "top_logprobs": 1}

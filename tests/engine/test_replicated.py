@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,7 @@ def test_no_part_speaks_for_the_others() -> None:
     assert whole.sleep == SleepCounts(False, 3, 30.0, Bytes(3), None, None, 15.0, 3)
     assert merge_stats([second]) == second
     counted = {field.name for field in fields(EngineStats)} - {"min_hit_tokens", "retention_interval"}
-    both = replace(first, **{name: 7 for name in counted if isinstance(getattr(first, name), int)})
+    sevens: dict[str, Any] = {name: 7 for name in counted if isinstance(getattr(first, name), int)}
+    both = replace(first, **sevens)
     merged = merge_stats([both, both])
     assert all(getattr(merged, name) == 14 for name in counted if isinstance(getattr(both, name), int))
