@@ -41,7 +41,7 @@ class RouterApp:
             if path.startswith(FORWARDED) and path != "/v1/models" and scope["method"] in METHODS and _plain(path):
                 self._admit(scope)
                 body = await self._body(scope, receive)
-                await self._forwarder.carry(scope, receive, send, body)
+                await self._forwarder.carry(scope, send, body)
             else:
                 response = await self._own(scope, receive)
                 await response(scope, receive, send)

@@ -31,6 +31,10 @@ class Outlet(Protocol):
         """Let ``on_full`` hear when the client has too much to read, and when it has not any more."""
         ...
 
+    def leaving(self, on_gone: Callable[[], None] | None) -> None:
+        """Let ``on_gone`` hear when the client has gone; at once if it is gone already."""
+        ...
+
 
 class Door(HttpToolsProtocol):
     """Counts what comes before a head is complete, also within a line that does not end.
@@ -45,6 +49,7 @@ class Door(HttpToolsProtocol):
     _in_body = False
     _refused = False
     _on_full: Callable[[bool], None] | None = None
+    _on_gone: Callable[[], None] | None = None
 
     def cut(self) -> None:
         self.transport.abort()
@@ -64,6 +69,11 @@ class Door(HttpToolsProtocol):
         if on_full is not None and self.flow.write_paused:
             on_full(True)
 
+    def leaving(self, on_gone: Callable[[], None] | None) -> None:
+        self._on_gone = on_gone
+        if on_gone is not None and self.transport.is_closing():
+            on_gone()
+
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._on_full is not None:
@@ -79,6 +89,8 @@ class Door(HttpToolsProtocol):
         if self._served is not None and not self._served.response_complete:
             self._served.disconnected = True
             self._served.message_event.set()
+        if self._on_gone is not None:
+            self._on_gone()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._served = cycle

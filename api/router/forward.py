@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from api.errors import problem_of
 from energyopt.core.clock import Clock
@@ -59,11 +59,11 @@ class Forwarder:
         self._fleet, self._counts, self._clock = fleet, counts, clock
         self._retries, self._strip_key = retries, strip_key
 
-    async def carry(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
+    async def carry(self, scope: Scope, send: Send, body: bytes) -> None:
         """Answer one request; when the client goes away, so does the request to the backend."""
         arrived = self._clock.now()
         exchange = Exchange(scope, send, body, view_of(body, scope["headers"]), arrived)
-        departure = _Departure(receive)
+        departure = _Departure(exchange.outlet)
         try:
             await self._carry(exchange)
         except asyncio.CancelledError:
@@ -223,20 +223,17 @@ async def _poured(outlet: Outlet, connection: Connection, sink: Callable[[bytes]
 class _Departure:
     """Watches for the client's going away, which cancels the task that serves it."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, outlet: Outlet) -> None:
         self.happened = False
         task = asyncio.current_task()
         assert task is not None
-        self._task = task
-        self._watch: asyncio.Future[object] = asyncio.ensure_future(receive())
-        self._watch.add_done_callback(self._gone)
+        self._task, self._outlet = task, outlet
+        outlet.leaving(self._gone)
 
     def ignore(self) -> None:
         """The answer is complete: what the client does now is no departure."""
-        self._watch.remove_done_callback(self._gone)
-        self._watch.cancel()
+        self._outlet.leaving(None)
 
-    def _gone(self, watch: asyncio.Future[object]) -> None:
-        if not watch.cancelled() and watch.exception() is None:
-            self.happened = True
-            self._task.cancel()
+    def _gone(self) -> None:
+        self.happened = True
+        self._task.cancel()

@@ -19,6 +19,9 @@ from energyopt.core.files import read_bounded
 
 PORT = 8080
 MAX_FILE_BYTES = 1 << 20
+_GARBAGE = (20_000, 20, 50)
+"""Objects made between two looks for garbage, about thirty requests' worth: nearly all of a request's own go by
+counting, and at the usual 700 every second request would be held up by a look."""
 
 
 class RouterRequest(Config):
@@ -87,6 +90,7 @@ def run_router(
             notify(line)
         gc.collect()
         gc.freeze()  # what was imported stays; looking through it again would hold every stream up
+        gc.set_threshold(*_GARBAGE)
         RouterServer(router, on_ready=lambda: on_ready(state), tls=tls).run(sockets=[listener])
 
 

@@ -1,4 +1,5 @@
-"""Processes of the router's bench: an engine that answers at once or in a paced stream, and a plain aiohttp proxy."""
+"""Processes of the router's bench: an engine that answers at once or in a paced stream, a plain aiohttp proxy, and a
+relay that copies bytes between two sockets and knows nothing of what they mean."""
 
 from __future__ import annotations
 
@@ -65,6 +66,40 @@ async def engine() -> None:
     await server.serve_forever()
 
 
+class Relay(asyncio.Protocol):
+    """One end of a pair: what it receives, the other end sends."""
+
+    def __init__(self, port: int | None = None, far: Relay | None = None) -> None:
+        self._port, self.far, self._early = port, far, b""
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        if self._port is not None:
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(loop.create_connection(lambda: Relay(None, self), "127.0.0.1", self._port))
+        elif self.far is not None and self.transport is not None:
+            self.far.far = self
+            self.transport.write(self.far._early)
+
+    def data_received(self, data: bytes) -> None:
+        if self.far is None or self.far.transport is None:
+            self._early += data
+        else:
+            self.far.transport.write(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.far is not None and self.far.transport is not None:
+            self.far.transport.close()
+
+
+async def relay(port: int) -> None:
+    """What any process in between costs on this machine: two sockets, no parsing, no choice."""
+    server = await asyncio.get_running_loop().create_server(lambda: Relay(port), "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - the bench reads it
+    await server.serve_forever()
+
+
 async def plain_proxy(target: str) -> None:
     """What the router's speed is compared with: aiohttp on both sides, and no routing at all."""
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
@@ -93,4 +128,10 @@ async def plain_proxy(target: str) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(engine() if sys.argv[1] == "engine" else plain_proxy(sys.argv[2]))
+    match sys.argv[1]:
+        case "engine":
+            uvloop.run(engine())
+        case "relay":
+            uvloop.run(relay(int(sys.argv[2])))
+        case _:
+            uvloop.run(plain_proxy(sys.argv[2]))
