@@ -17,7 +17,7 @@ from tests.chaos.programs import Program, within
 
 Start = Callable[..., Program]
 ENERGY = "energyopt_gpu_energy_joules_total"
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 
 def agent(start: Start, driver: Any, *words: str, **extra: str) -> Program:

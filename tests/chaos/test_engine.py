@@ -47,6 +47,7 @@ def test_stopped_for_a_while_and_its_files_corrupted(serve: Start, tmp_path: Pat
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(900)
 def test_killed_under_load_it_comes_back_with_its_disk(serve: Start, tmp_path: Path) -> None:
     engine = serve(*disk(tmp_path / "tier")).ready()
     with Load(engine.url).learn() as load:
@@ -63,6 +64,7 @@ def test_killed_under_load_it_comes_back_with_its_disk(serve: Start, tmp_path: P
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("fault", ["full", "read-only"])
 def test_its_disk_fails_and_comes_back(serve: Start, small_disk: SmallDisk, fault: str) -> None:
     engine = serve(*disk(small_disk.folder / "tier")).ready()
@@ -80,6 +82,7 @@ def test_its_disk_fails_and_comes_back(serve: Start, small_disk: SmallDisk, faul
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(900)
 def test_memory_ends_while_it_starts(serve: Start, memory: Memory, tmp_path: Path) -> None:
     """The kernel kills it; with room it starts in the same place and answers."""
     engine = serve(*disk(tmp_path / "tier"), before=memory.before)
@@ -93,6 +96,7 @@ def test_memory_ends_while_it_starts(serve: Start, memory: Memory, tmp_path: Pat
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(900)
 def test_the_clock_on_the_wall_jumps(serve: Start, wall_clock: WallClock) -> None:
     """Nothing that is measured or waited for may follow it: neither a timeout nor a joule."""
     engine = serve(environment={**os.environ, **wall_clock.environment}).ready()
@@ -110,6 +114,7 @@ def test_the_clock_on_the_wall_jumps(serve: Start, wall_clock: WallClock) -> Non
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(900)
 def test_the_pool_it_shares_dies_and_comes_back(serve: Start, mooncake_pool: MooncakePool) -> None:
     """A master that is gone costs time, never a client's answer."""
     engine = serve("--kv-shared-url", mooncake_pool.url, "--kv-shared-gib-per-host", "0.05").ready()

@@ -23,7 +23,11 @@ GPU = "GPU-00000000-0000-4000-8000-000000000000"
 LEASE = 6.0
 HELD = Acquire(devices=(GPU,), cap=Watts(300.0), sm_clock=Hertz(1.2e9), lifetime=Seconds(LEASE))
 FOUND, SET = (500_000, 0), (300_000, 1200)
-pytestmark = [pytest.mark.chaos, pytest.mark.skipif(os.geteuid() != 0, reason="without root no limit may be set")]
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(os.geteuid() != 0, reason="without root no limit may be set"),
+]
 
 
 class Helper:

@@ -16,7 +16,7 @@ from tests.chaos.programs import Program
 from tests.chaos.promises import it_answers_again, no_block_is_lost
 
 Start = Callable[..., Program]
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 
 def router(start: Start, *backends: Program) -> Program:

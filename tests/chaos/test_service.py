@@ -17,7 +17,7 @@ from tests.chaos.programs import Program, within
 
 Start = Callable[..., Program]
 TERMINAL = {"succeeded", "no_feasible", "failed", "cancelled"}
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 
 class Service:
@@ -29,6 +29,7 @@ class Service:
         words = ("--db", db, "--out", str(folder / "reports"), "--model-root", str(model.parent))
         how = {"environment": environment or dict(os.environ)}
         self.model = str(model)
+        self._http = httpx.Client(timeout=30)
         self.api = start("api", *words, "--workers", "0", "--port", **how).ready("/health")
         self.worker = start("worker", *words, **how)
 
@@ -43,7 +44,7 @@ class Service:
             "concurrency": 2,
             "meter": "estimated",
         }
-        reply = httpx.post(f"{self.api.url}/v1/studies", json=body, timeout=60)
+        reply = self._http.post(f"{self.api.url}/v1/studies", json=body)
         assert reply.status_code == 202, reply.text
         return str(reply.json()["id"])
 
@@ -72,7 +73,7 @@ class Service:
     def _get(self, path: str) -> dict[str, Any]:
         for _ in within(60.0, 0.5):  # the database may be away
             try:
-                reply = httpx.get(self.api.url + path, timeout=30)
+                reply = self._http.get(self.api.url + path)
             except httpx.TransportError:
                 continue
             if reply.status_code == 200:

@@ -45,7 +45,8 @@ def is_flat(name: str, seen: Sequence[Usage], hours: float) -> None:
     """Growth of at most 1% and 8 MiB an hour in memory, of two descriptors and two threads."""
     first, last = thirds([one.resident for one in seen])
     descriptors, threads = thirds([one.descriptors for one in seen]), thirds([one.threads for one in seen])
-    print(f"{name}: {first / MIB:.1f} -> {last / MIB:.1f} MiB, descriptors {descriptors}, threads {threads}")
+    figure = f"{first / MIB:.1f} -> {last / MIB:.1f} MiB, descriptors {descriptors}, threads {threads}"
+    print(f"{name}: {figure}")  # noqa: T201 - a soak exists to print its figures
     assert last - first <= max(0.01 * first, 8 * MIB) * max(hours, 0.5), name
     assert descriptors[1] - descriptors[0] <= 2, name
     assert threads[1] - threads[0] <= 2, name
@@ -66,7 +67,7 @@ def test_everything_stays_flat(start: Start, serve: Start, driver: Any, tmp_path
     with Load(front.url).learn() as load:
         seen = watch(programs, seconds)
         tally = load.fresh()
-    print(f"{tally.same} right texts, {tally.refused} refused, slowest {tally.slowest:.2f} s")
+    print(f"{tally.same} right texts, {tally.refused} refused, slowest {tally.slowest:.2f} s")  # noqa: T201
     nothing_is_wrong(tally)
     assert tally.same > 0
     assert (tally.refused, tally.unreachable) == ({}, 0)
