@@ -10,10 +10,11 @@ import pytest
 
 from energyopt.core.config import EngineConfig, KvConfig, ParallelLayout
 from tuner.simulator.constants import load_constants
-from tuner.simulator.fleet import Fleet, PrefixAffinity
+from tuner.simulator.fleet import Fleet
 from tuner.simulator.hardware import load_gpu
 from tuner.simulator.machine import Machine
 from tuner.simulator.models import load_model_spec
+from tuner.simulator.routing import PrefixRouter
 from tuner.simulator.traffic import mooncake_requests
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
@@ -31,7 +32,7 @@ def test_a_hundred_thousand_requests_on_sixty_four_devices() -> None:
     config = EngineConfig(
         model=spec.name, max_num_seqs=256, max_num_batched_tokens=8192, kv=KvConfig(block_tokens=BLOCK)
     )
-    fleet = Fleet(machine, config, ENGINES, router=PrefixAffinity())
+    fleet = Fleet(machine, config, ENGINES, router=PrefixRouter(BLOCK))
     began = time.perf_counter(), time.process_time()
     rows = mooncake_requests(TRACE, repeat=ROUNDS, together=True, block_tokens=BLOCK)
     result = fleet.run(islice(rows, REQUESTS))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from operator import sub
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +32,8 @@ class Digest:
         if record.tpot is not None:
             self._samples["tpot"].append(record.tpot)
         self._samples["e2e"].append(record.e2e)
-        times = record.token_times
-        self._gaps.extend(map(sub, times[1:], times))
+        gaps = np.diff(np.array(record.token_times, dtype=np.float64)).astype(np.float32)
+        self._gaps.frombytes(gaps.tobytes())
 
     def latencies(self) -> dict[str, LatencySummary]:
         """Summaries of ttft, itl, tpot and e2e in seconds; a metric without samples is absent."""

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Protocol
 
 from energyopt.core.config import EngineConfig
 from energyopt.core.results import RunResult, total_energy
@@ -18,58 +17,10 @@ from .digest import Digest
 from .machine import Machine
 from .meter import SimulatedMeter
 from .replica import Replica, SimRequest
+from .routing import Router
 
 SLICE = 60.0
 """Seconds of simulated time whose requests are handed out at once: what is in memory, not what is computed."""
-
-
-class Router(Protocol):
-    """Chooses the engine of a request from the request alone.
-
-    Engines run ahead of one another, so no state of theirs is known when a request arrives.
-    """
-
-    def pick(self, request: SimRequest, engines: int) -> int: ...
-
-
-class RoundRobin:
-    """One after the other."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def pick(self, request: SimRequest, engines: int) -> int:
-        self._next += 1
-        return (self._next - 1) % engines
-
-
-class PrefixAffinity:
-    """The engine that was given the longest known prefix, unless it has had ``slack`` times its share already.
-
-    Knows prefixes by the names of their blocks; a request without a known one goes where the fewest tokens went.
-    """
-
-    def __init__(self, slack: float = 1.25) -> None:
-        self._slack = slack
-        self._owner: dict[bytes, int] = {}
-        self._tokens: list[int] = []
-
-    def pick(self, request: SimRequest, engines: int) -> int:
-        if len(self._tokens) != engines:
-            self._tokens = [0] * engines
-        fresh: list[bytes] = []
-        known = None
-        for name in reversed(request.names):
-            known = self._owner.get(name)
-            if known is not None:
-                break
-            fresh.append(name)
-        limit = self._slack * (sum(self._tokens) / engines + len(request.prompt))
-        if known is None or self._tokens[known] > limit:
-            known = self._tokens.index(min(self._tokens))
-        self._tokens[known] += len(request.prompt) + request.output_tokens
-        self._owner.update(dict.fromkeys(fresh, known))
-        return known
 
 
 class Fleet:

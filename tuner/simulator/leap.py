@@ -14,6 +14,7 @@ from operator import add, sub
 
 from energyopt.core.records import FinishReason, Phase
 from energyopt.core.units import Seconds
+from engine.kv.coordinator import KvCoordinator
 from engine.request import Request
 from engine.scheduler import Scheduler
 
@@ -50,19 +51,28 @@ def leap(
     times = _times(scheduler, runner, len(running), context, steps, until)
     taken = len(times)
     for request in running:
-        cache.grow(request, request.num_computed + taken)
+        if request.num_computed + taken > request.kv.covered:  # as ``grow`` would see, and a call saved
+            cache.grow(request, request.num_computed + taken)
     for request in running:  # a token is known before the step that computes it, so the last one comes later
         request.output.extend([TOKEN.token] * (taken - 1))
-        cache.commit(request, request.num_computed + taken - 1)
+        _commit(cache, request, taken - 1)
     ended = []
     for request in running:
-        cache.commit(request, request.num_computed + 1)
+        _commit(cache, request, 1)
         request.output.append(TOKEN.token)
         request.token_times.extend(times)
         if len(request.output) >= request.params.max_tokens:
             scheduler.finish(request, FinishReason.LENGTH)
             ended.append(request)
     return ended
+
+
+def _commit(cache: KvCoordinator, request: Request, steps: int) -> None:
+    """``commit``, which is called only where the cache has something to do."""
+    if request.num_computed + steps < request.kv.quiet:
+        request.num_computed += steps
+    else:
+        cache.commit(request, request.num_computed + steps)
 
 
 def _times(

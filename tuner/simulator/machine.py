@@ -9,7 +9,7 @@ where the draw would exceed it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from energyopt.core.config import ParallelLayout, PowerConfig
 from energyopt.core.errors import ConfigError
@@ -20,8 +20,7 @@ from .models import ModelSpec
 from .work import StepShape, Work, WorkModel
 
 
-@dataclass(frozen=True, slots=True)
-class StepCost:
+class StepCost(NamedTuple):
     """One iteration on one rank: how long, how many watts, at which share of the highest clock."""
 
     seconds: float
@@ -154,8 +153,7 @@ class Machine:
         return seconds, self.idle + busy + dynamic / seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """An iteration at the highest clock: seconds by what bounds them, joules by what causes them.
 
     ``stall`` is the part in which the device waits: for the host's launches and for its peers.

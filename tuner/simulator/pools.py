@@ -6,15 +6,17 @@ whose cache holds it all. The hand-over delays the second token, as in engines t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from energyopt.core.config import EngineConfig
 from energyopt.core.records import FinishReason, RequestRecord, StepRecord
 from energyopt.core.units import Seconds
+from engine.routing.choose import make_policy
 
 from .machine import Machine
 from .replica import Replica, SimRequest
+from .routing import Routed
 from .work import KV_BYTES
 
 
@@ -37,7 +39,7 @@ class PooledEngines:
     """``prefill`` and ``decode`` engines, each a machine, a configuration and how many.
 
     The load is open: nothing a decode engine does changes what a prefill engine sees, so the pools run one after the
-    other. A request goes to the engine of a pool that was given the fewest tokens so far.
+    other. A request goes to the least loaded engine of a pool.
     """
 
     def __init__(
@@ -60,11 +62,11 @@ class PooledEngines:
         What is still underway then is aborted with the tokens it has.
         """
         asked = {request.id: request for request in requests}
-        _hand_out(self.prefill, (replace(request, output_tokens=1) for request in asked.values()), _prompt)
+        _hand_out(self.prefill, (replace(request, output_tokens=1) for request in asked.values()))
         first = _served(self.prefill, until)
         travelling = [self._sent(asked[name], record) for name, record in first.items() if not record.failed]
         wanting = [request for request in travelling if request.output_tokens > 1]
-        _hand_out(self.decode, sorted(wanting, key=lambda request: request.arrival), _output)
+        _hand_out(self.decode, sorted(wanting, key=lambda request: request.arrival))
         rest = _served(self.decode, until)
         whole = [_joined(record, rest.get(name), asked[name], until) for name, record in first.items()]
         return sorted(whole, key=lambda record: record.end)
@@ -78,20 +80,10 @@ class PooledEngines:
         return replace(request, arrival=arrival, filled=True)
 
 
-def _prompt(request: SimRequest) -> int:
-    return len(request.prompt)
-
-
-def _output(request: SimRequest) -> int:
-    return request.output_tokens
-
-
-def _hand_out(engines: Sequence[Replica], requests: Iterable[SimRequest], tokens: Callable[[SimRequest], int]) -> None:
-    given = [0] * len(engines)
+def _hand_out(engines: Sequence[Replica], requests: Iterable[SimRequest]) -> None:
+    router = Routed(make_policy("least-loaded"), engines[0].runner.cache.block_tokens)
     for request in requests:
-        least = given.index(min(given))
-        given[least] += tokens(request)
-        engines[least].submit(request)
+        engines[router.pick(request, len(engines))].submit(request)
 
 
 def _served(engines: Sequence[Replica], until: float) -> dict[str, RequestRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from energyopt.core.config import EngineConfig
 from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord
@@ -47,6 +48,12 @@ OnFinish = Callable[[RequestRecord], Sequence[SimRequest]]
 def no_sequel(record: RequestRecord) -> Sequence[SimRequest]:
     """An open loop: nothing follows from a finished request."""
     return ()
+
+
+@lru_cache(maxsize=4096)
+def _params(output_tokens: int) -> SamplingParams:
+    """Greedy, of exactly this length; kept, because checking the values takes as long as a step."""
+    return SamplingParams(max_tokens=output_tokens, temperature=0, ignore_eos=True)
 
 
 class Replica:
@@ -118,8 +125,9 @@ class Replica:
     def _admit(self) -> None:
         while self._pending and self._pending[0][0] <= self.clock.now():
             arrival, _, request = heapq.heappop(self._pending)
-            params = SamplingParams(max_tokens=request.output_tokens, temperature=0, ignore_eos=True)
-            state = Request(request.id, request.prompt, params, Seconds(arrival), request.session)
+            state = Request(
+                request.id, request.prompt, _params(request.output_tokens), Seconds(arrival), request.session
+            )
             state.block_hashes.extend(request.names)
             if request.filled:
                 state.output.append(TOKEN.token)

@@ -9,7 +9,7 @@ Block-scaled 8-bit grouped products align each held expert to ``ALIGN`` rows and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from energyopt.core.config import ParallelLayout
 
@@ -21,9 +21,8 @@ ALIGN = 128
 """Rows to which a block-scaled 8-bit grouped product (DeepGEMM, as vLLM calls it) aligns every expert it holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape:
-    """A batch as the hardware sees it.
+class StepShape(NamedTuple):
+    """A batch as the hardware sees it (a tuple, because one is made for every step).
 
     ``decodes`` sequences with ``decode_context`` cached tokens in sum; ``prefills`` chunks with ``prefill_tokens`` in
     sum, whose attention covers ``prefill_pairs`` (query, key) pairs and reads ``prefill_context`` cached tokens.
@@ -59,8 +58,7 @@ class StepShape:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Demands of one iteration on one rank. ``wide`` operations are 16-bit, ``narrow`` ones run on 8-bit units.
 
     ``routed_bytes`` is one pass over the routed tokens' activations; ``logits`` counts the vocabulary entries that

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from energyopt.compose.plan import PlanRequest, launch_commands, make_plans
+from energyopt.compose.plan import GpuPlan, PlanRequest, launch_commands, make_plans
 from energyopt.compose.plan_files import plan_document, write_plan
 from energyopt.core.config import Deployment
 from energyopt.core.errors import ConfigError, NotFoundError
@@ -62,15 +62,21 @@ def test_devices_that_no_engine_holds_draw_idle_power() -> None:
     assert best[0].watts == pytest.approx(best[1].watts + load_gpu("h100").value("idle"))
 
 
-def test_a_recommendation_comes_with_its_command_and_says_that_it_is_simulated() -> None:
+@pytest.fixture(scope="module")
+def planned() -> GpuPlan:
+    """The plan of eight H100 without pools; it takes seconds."""
     (plan,) = make_plans(request(pools=False))
-    chosen = plan.recommendation
+    return plan
+
+
+def test_a_recommendation_comes_with_its_command_and_says_that_it_is_simulated(planned: GpuPlan) -> None:
+    plan, chosen = planned, planned.recommendation
     assert chosen is not None
     run = plan.run_of(chosen)
     assert run is not None
     assert run.feasible
     text = "\n".join(launch_commands(plan, chosen, "llama-3.1-8b"))
-    assert "vllm serve llama-3.1-8b" in text
+    assert "vllm serve meta-llama/Meta-Llama-3.1-8B " in text
     assert f"--max-num-seqs {chosen.decode.batch}" in text
     document = plan_document(request(pools=False), [plan])
     assert document["source"] == "simulated"
@@ -124,11 +130,11 @@ def test_trace_rows_share_what_their_hashes_share(tmp_path: Path) -> None:
         list(mooncake_requests(tmp_path / "absent"))
 
 
-def test_a_plan_leaves_its_manifest_picture_and_commands(tmp_path: Path) -> None:
-    asked = request(pools=False)
-    plans = make_plans(asked)
+def test_a_plan_leaves_its_manifest_picture_and_commands(tmp_path: Path, planned: GpuPlan) -> None:
+    asked, plans = request(pools=False), [planned]
     paths = {path.name: path for path in write_plan(tmp_path / "out", asked, plans)}
-    assert set(paths) == {"plan.json", "plan.png", "launch-h100.sh"}
+    manifests = {f"{form}-h100.yaml" for form in ("kubernetes", "dynamo", "llm-d")}
+    assert set(paths) == {"plan.json", "plan.png", "launch-h100.sh", *manifests}
     document = json.loads(paths["plan.json"].read_text(encoding="utf-8"))
     assert document["format"] == "energyopt.plan/1"
     deployment = Deployment.model_validate(document["plans"][0]["deployment"])
