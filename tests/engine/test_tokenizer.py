@@ -48,6 +48,12 @@ def test_any_text_comes_back(smollm: BpeTokenizer, text: str) -> None:
         assert all(0 <= token < smollm.vocab_size for token in ids)
 
 
+def test_as_a_document_it_gives_the_same_ids(smollm: BpeTokenizer) -> None:
+    other = Tokenizer.from_str(smollm.document())
+    for text in ("Hello, world: 123", "<|im_start|>user\n", "naïve Grüße 😀"):
+        assert other.encode(text, add_special_tokens=False).ids == smollm.encode(text)
+
+
 @given(text=TEXT | st.text(max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_the_lower_bound_is_one(smollm: BpeTokenizer, text: str) -> None:
