@@ -5,30 +5,46 @@
 #include "arena.h"
 #include "vector.h"
 
-// Rows of ``width`` codes, whole groups. ``scales`` and ``sums`` have one entry a group; a sum is the scale times the
-// sum of the group's codes: what a weight's low, or zero point, is multiplied by.
+// A group of four neighbouring rows, side by side: one address serves all that a tile multiplies at once. A sum is the
+// scale times the sum of the group's codes: what a weight's low, or zero point, is multiplied by.
+constexpr int QUAD = 4;
+struct Quad {
+    int8_t codes[QUAD][GROUP];
+    float scales[QUAD];
+    float sums[QUAD];
+};
+
+// Rows of ``width`` codes, whole groups: (rows / QUAD, groups) quads.
 struct Activations {
-    int8_t* codes = nullptr;
-    float* scales = nullptr;
-    float* sums = nullptr;
+    Quad* quads = nullptr;
     int width = 0;
 
     int groups() const { return width / GROUP; }
-    const int8_t* row(int index) const { return codes + size_t(index) * width; }
-    const float* row_scales(int index) const { return scales + size_t(index) * groups(); }
-    const float* row_sums(int index) const { return sums + size_t(index) * groups(); }
+    Quad* quad(int index) const { return quads + size_t(index) * groups(); }
 
     static Activations make(Arena& arena, size_t rows, int width) {
-        size_t groups = rows * size_t(width / GROUP);
-        return {arena.take<int8_t>(rows * size_t(width)), arena.take<float>(groups), arena.take<float>(groups), width};
+        return {arena.take<Quad>((rows + QUAD - 1) / QUAD * size_t(width / GROUP)), width};
     }
 };
 
+// Whole numbers from -127 to 127 as bytes.
+inline void narrow(const vint (&code)[GROUP / W], int8_t* to) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    __m256i low = _mm256_packs_epi32((__m256i)code[0], (__m256i)code[1]), high = _mm256_packs_epi32((__m256i)code[2], (__m256i)code[3]);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packing works on halves of vectors
+    _mm256_storeu_si256((__m256i*)to, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
+#else
+    for (int i = 0; i < GROUP / W; ++i) {
+        vbyte bytes = __builtin_convertvector(code[i], vbyte);
+        memcpy(to + W * i, &bytes, sizeof bytes);
+    }
+#endif
+}
+
 // ``value`` (count) becomes row ``index``; what is left of its last group counts as zero.
 inline void quantize_row(const Activations& to, int index, const float* value, int count) {
-    int8_t* codes = to.codes + size_t(index) * to.width;
-    float* scales = to.scales + size_t(index) * to.groups();
-    float* sums = to.sums + size_t(index) * to.groups();
+    Quad* quads = to.quad(index / QUAD);
+    int lane = index % QUAD;
     for (int group = 0; group < to.groups(); ++group) {
         float padded[GROUP];
         const float* from = value + group * GROUP;
@@ -44,16 +60,16 @@ inline void quantize_row(const Activations& to, int index, const float* value, i
             most = larger(most, x < 0 ? -x : x);
         }
         float peak = largest(most), inverse = peak > 0 ? 127.f / peak : 0.f;
-        int32_t sum = 0;
-        for (int i = 0; i < GROUP; i += W) {
-            vint code = __builtin_convertvector(nearest(read(from + i) * inverse), vint);
-            for (int lane = 0; lane < W; ++lane) {
-                codes[group * GROUP + i + lane] = int8_t(code[lane]);
-                sum += code[lane];
-            }
+        vint sum{}, code[GROUP / W];
+        for (int i = 0; i < GROUP / W; ++i) {
+            code[i] = __builtin_convertvector(nearest(read(from + W * i) * inverse), vint);
+            sum += code[i];
         }
-        scales[group] = peak / 127.f;
-        sums[group] = scales[group] * float(sum);
+        narrow(code, quads[group].codes[lane]);
+        int32_t all = 0;
+        for (int i = 0; i < W; ++i) all += sum[i];
+        quads[group].scales[lane] = peak / 127.f;
+        quads[group].sums[lane] = peak / 127.f * float(all);
     }
 }
 

@@ -15,19 +15,18 @@ struct Matrix {
     const uint8_t* block(int index) const { return data + size_t(index) * block_bytes(); }
 };
 
+// The activations of ``T`` tokens from ``first`` on, which is a multiple of QUAD where T is more than one.
 template <int T> struct Tokens {
-    const int8_t* codes[T];
-    const float* scales[T];
-    const float* sums[T];
+    const Quad* quads[(T + QUAD - 1) / QUAD];
+    int lane;
 
-    Tokens(const Activations& from, int first) {
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) {
-            codes[t] = from.row(first + t);
-            scales[t] = from.row_scales(first + t);
-            sums[t] = from.row_sums(first + t);
-        }
+    Tokens(const Activations& from, int first) : lane(T == 1 ? first % QUAD : 0) {
+        for (int q = 0; q < (T + QUAD - 1) / QUAD; ++q) quads[q] = from.quad(first / QUAD + q);
     }
+
+    const int8_t* codes(int t, int group) const { return quads[t / QUAD][group].codes[lane + t % QUAD]; }
+    float scale(int t, int group) const { return quads[t / QUAD][group].scales[lane + t % QUAD]; }
+    float sum(int t, int group) const { return quads[t / QUAD][group].sums[lane + t % QUAD]; }
 };
 
 inline int32_t word(const int8_t* at) {

@@ -23,11 +23,17 @@ struct Result {
 template <Kind K, int T> void block_tokens(const Matrix& matrix, int block, const Activations& x, int first, const Result& to) {
     alignas(64) float sums[T][ROWS];
     tile<K, T>(matrix.block(block), matrix.groups(), Tokens<T>(x, first), sums);
+    const float* bias = matrix.bias ? matrix.bias + size_t(block) * ROWS : nullptr;
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
         float* y = to.at + size_t(first + t) * to.row_stride + size_t(block) * ROWS;
-        const float* bias = matrix.bias ? matrix.bias + size_t(block) * ROWS : nullptr;
-        for (int r = 0; r < ROWS; ++r) y[r] = sums[t][r] + (bias ? bias[r] : 0) + (to.add ? y[r] : 0);
+#pragma GCC unroll 2
+        for (int r = 0; r < ROWS; r += W) {  // as vectors: one by one this was a fifth of a prompt's time
+            vfloat sum = read(sums[t] + r);
+            if (bias) sum += read(bias + r);
+            if (to.add) sum += read(y + r);
+            write(y + r, sum);
+        }
     }
 }
 

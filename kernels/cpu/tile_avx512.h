@@ -24,7 +24,7 @@ template <Kind K, int T> void tile(const uint8_t* block, int groups, const Token
                 __m512i low = _mm512_and_si512(both, mask), high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
 #pragma GCC unroll 8
                 for (int t = 0; t < T; ++t) {
-                    const int8_t* a = x.codes[t] + g * GROUP + STEP * j;
+                    const int8_t* a = x.codes(t, g) + STEP * j;
                     dots[t] = _mm512_dpbusd_epi32(dots[t], low, _mm512_set1_epi32(word(a)));
                     dots[t] = _mm512_dpbusd_epi32(dots[t], high, _mm512_set1_epi32(word(a + GROUP / 2)));
                 }
@@ -35,19 +35,19 @@ template <Kind K, int T> void tile(const uint8_t* block, int groups, const Token
                 __m512i codes = _mm512_loadu_si512(block + 64 * j);
 #pragma GCC unroll 8
                 for (int t = 0; t < T; ++t)
-                    dots[t] = _mm512_dpbusd_epi32(dots[t], codes, _mm512_set1_epi32(word(x.codes[t] + g * GROUP + STEP * j)));
+                    dots[t] = _mm512_dpbusd_epi32(dots[t], codes, _mm512_set1_epi32(word(x.codes(t, g) + STEP * j)));
             }
         }
         __m512 scale = halves(block + Form<K>::CODES);
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
-            __m512 dot = _mm512_cvtepi32_ps(dots[t]), a = _mm512_set1_ps(x.scales[t][g]);
+            __m512 dot = _mm512_cvtepi32_ps(dots[t]), a = _mm512_set1_ps(x.scale(t, g));
             if constexpr (Form<K>::LOWS) {
                 __m512 low = halves(block + Form<K>::CODES + 2 * ROWS);
-                sums[t] = _mm512_fmadd_ps(low, _mm512_set1_ps(x.sums[t][g]), sums[t]);
+                sums[t] = _mm512_fmadd_ps(low, _mm512_set1_ps(x.sum(t, g)), sums[t]);
                 sums[t] = _mm512_fmadd_ps(_mm512_mul_ps(scale, a), dot, sums[t]);
             } else {
-                __m512 centre = _mm512_set1_ps(-float(Form<K>::ZERO_POINT) * x.sums[t][g]);
+                __m512 centre = _mm512_set1_ps(-float(Form<K>::ZERO_POINT) * x.sum(t, g));
                 sums[t] = _mm512_fmadd_ps(scale, _mm512_fmadd_ps(a, dot, centre), sums[t]);
             }
         }

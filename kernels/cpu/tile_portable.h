@@ -30,8 +30,8 @@ template <Kind K, int T> void tile(const uint8_t* block, int groups, const Token
         for (int t = 0; t < T; ++t) {
             int32_t dots[ROWS] = {};
             for (int i = 0; i < GROUP; ++i)
-                for (int r = 0; r < ROWS; ++r) dots[r] += int32_t(codes[i][r]) * x.codes[t][g * GROUP + i];
-            float a = x.scales[t][g], sum = x.sums[t][g];
+                for (int r = 0; r < ROWS; ++r) dots[r] += int32_t(codes[i][r]) * x.codes(t, g)[i];
+            float a = x.scale(t, g), sum = x.sum(t, g);
             for (int r = 0; r < ROWS; ++r) out[t][r] += scale[r] * a * float(dots[r]) + low[r] * sum;
         }
     }

@@ -17,6 +17,7 @@ constexpr int W = 8;
 
 typedef float vfloat __attribute__((vector_size(W * 4)));
 typedef int32_t vint __attribute__((vector_size(W * 4)));
+typedef int8_t vbyte __attribute__((vector_size(W)));
 
 inline vfloat fill(float value) { return value - vfloat{}; }
 
