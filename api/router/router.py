@@ -22,6 +22,7 @@ from .metrics import RouterCollector, RouterPage
 from .pool import Pool, Target
 from .probe import Prober
 from .settings import BackendConfig, RouterConfig
+from .vllm_events import VllmFollower
 
 _SWEEP = 1.0
 """Seconds between looks for connections that are idle or silent too long."""
@@ -31,7 +32,7 @@ _log = logging.getLogger(__name__)
 class Router:
     """``app`` answers requests; ``start`` begins what runs beside it, on the same event loop, and ``stop`` ends all.
 
-    Raises ConfigError for a file of authorities that cannot be read.
+    Raises ConfigError for a file of authorities that cannot be read, or where following vLLM's events needs a package.
     """
 
     def __init__(self, config: RouterConfig, clock: Clock | None = None) -> None:
@@ -57,12 +58,18 @@ class Router:
             on_up=lambda name: self.fleet.changed(),
             on_down=self.desk.forget,
         )
+        self._followers = [self._follower(backend) for backend in backends]
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _follower(self, backend: Backend) -> EventFollower | VllmFollower:
+        endpoint, replay = backend.config.kv_events_endpoint, backend.config.kv_replay_endpoint
+        if endpoint is None:
+            return EventFollower(backend, self.desk, self.counts)
+        return VllmFollower(backend, self.desk, self.counts, endpoint, replay)
 
     def start(self) -> None:
         """Begin to probe backends and to look after connections."""
-        followers = [EventFollower(backend, self.desk, self.counts) for backend in self.fleet.backends]
-        followed = [follower.run() for follower in followers if self.config.kv_events]
+        followed = [follower.run() for follower in self._followers] if self.config.kv_events else []
         for work in (self.prober.run(), self._sweep(), *followed):
             task = asyncio.get_running_loop().create_task(work)
             task.add_done_callback(_report)

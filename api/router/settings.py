@@ -15,12 +15,16 @@ from engine.routing.cost import TIER_CREDIT
 
 _NAME = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,99}")
 
+_ENDPOINT = r"^(tcp://[A-Za-z0-9.:_\[\]-]{1,253}:[0-9]{1,5}|ipc:///[!-~]{1,100})$"
+
 
 class BackendConfig(Config):
     """One engine. ``url`` ends before ``/v1``; ``name`` is by default its host and port.
 
     ``api_key`` is sent to it instead of what the client sent. ``max_concurrency`` requests at most are there at once.
-    ``speed`` is relative to the other backends. ``ca_file`` holds the authorities to believe (default: the system's);
+    ``speed`` is relative to the other backends. ``kv_events_endpoint`` is where a vLLM server publishes its cache's
+    events (tcp://host:5557), ``kv_replay_endpoint`` where it repeats them: both as in its ``--kv-events-config``, with
+    a host that is reached from here. ``ca_file`` holds the authorities to believe (default: the system's);
     ``verify`` False believes any certificate.
     """
 
@@ -30,6 +34,8 @@ class BackendConfig(Config):
     max_concurrency: int = Field(256, ge=1)
     speed: float = Field(1.0, gt=0)
     joules_per_token: float | None = Field(None, ge=0)
+    kv_events_endpoint: str | None = Field(None, pattern=_ENDPOINT)
+    kv_replay_endpoint: str | None = Field(None, pattern=_ENDPOINT)
     ca_file: str | None = None
     verify: bool = True
 
@@ -46,6 +52,12 @@ class BackendConfig(Config):
         if parts.username is not None or parts.query or parts.fragment or not url.isascii():
             raise ValueError("expected scheme, host, port and path alone, such as https://host:8000/base")
         return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+    @model_validator(mode="after")
+    def _repeats_what_it_publishes(self) -> BackendConfig:
+        if self.kv_replay_endpoint is not None and self.kv_events_endpoint is None:
+            raise ValueError("kv_replay_endpoint needs kv_events_endpoint, whose batches it repeats")
+        return self
 
     @model_validator(mode="after")
     def _has_a_name(self) -> BackendConfig:
