@@ -123,7 +123,7 @@ def blocks_as_cells(pool: torch.Tensor) -> torch.Tensor | None:
         words, rest = divmod(slabs.shape[2], 2 * kind.itemsize)
         if not rest:
             width = math.gcd(words, _CELL)
-            return slabs.view(kind).transpose(0, 1).unflatten(2, (2, words // width, width))
+            return slabs.view(kind).view(*slabs.shape[:2], 2, words // width, width).transpose(0, 1)
     return None
 
 

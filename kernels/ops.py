@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 import torch
 
+from .cpu.blocks import Blocks
 from .linear import Linear
 from .pages import Pages
 from .sequences import Sequences
@@ -100,6 +101,11 @@ class Delta(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
 
 
+MakeQuantized = Callable[[Blocks, int, torch.Tensor | None, torch.dtype, torch.device], Linear]
+CopyBlocks = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
+"""``source`` and ``target`` pools (blocks, block_tokens, 2, kv_heads, head_dim), and the blocks' ids in both."""
+
+
 class Draw(Protocol):
     """A token for each row of ``logits`` (rows, vocab), as (rows,) int64: temperature (above 0) first, then top-k (0:
     off), top-p (1: off) and min-p (0: off), one of each a row. ``seeds`` alone decide what is drawn."""
@@ -116,7 +122,9 @@ class Ops:
     and the sum, which may be ``residual`` itself, overwritten. ``store_kv(pool, kv, pages)`` writes ``kv`` (rows, ...)
     at the batch's slots of ``pool`` (blocks, block_tokens, ...). ``captures``: a step of one-row spans out of these
     operators asks the device for nothing, so it can be captured as a graph. ``draw`` samples on the device; None: a
-    sampler made of torch's sorts and sums does as well there."""
+    sampler made of torch's sorts and sums does as well there. ``make_quantized(blocks, inputs, bias, dtype, device)``
+    is a product whose weights stay in few bits, of whose columns ``inputs`` are real; None: they are widened to
+    ``dtype`` first, which gives the same numbers. ``copy_blocks`` as in ``kv_copy``; None: torch's copies."""
 
     name: str
     make_linear: Callable[[torch.Tensor, torch.Tensor | None, torch.dtype, torch.device], Linear]
@@ -133,3 +141,5 @@ class Ops:
     delta: Delta
     captures: bool = False
     draw: Draw | None = None
+    make_quantized: MakeQuantized | None = None
+    copy_blocks: CopyBlocks | None = None

@@ -1,63 +1,65 @@
-"""Weights in eight and four bits: how they are rounded, and how two four-bit weights share a byte.
+"""Weights in eight and four bits as the product's kernel reads them: codes, scales and lows, each on its own.
 
-A weight matrix (outputs, inputs) is cut along the inputs into groups; each group of each output has one scale, and
-``w`` is kept as ``q`` with ``w ~ (q - zero) * scale``. Byte ``j`` of a four-bit group holds weight ``j`` of it in its
-low half and weight ``j + group / 2`` in its high half, so a kernel gets two runs of neighbouring weights from one run
-of bytes.
+Rounding is done once, in ``kernels.cpu.blocks``, whose groups of 32 become these without a change of any number: byte
+``j`` of a four-bit group holds code ``j`` in its low half and code ``j + 16`` in its high half, so a kernel gets two
+runs of neighbouring weights from one run of bytes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+
+from .cpu.blocks import BYTES, GROUP, Blocks, Kind
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """``data`` (outputs, inputs) int8, or (outputs, inputs / 2) uint8 where ``bits`` is 4; ``scales`` (outputs,
-    groups)."""
+    """``W[o, i] = scales[o, i // 32] * code[o, i] + lows[o, i // 32]``, and no lows in eight bits.
+
+    ``data`` (outputs, groups * 32) int8, or (outputs, groups * 16) uint8 where ``bits`` is 4; ``scales`` and ``lows``
+    (outputs, groups) float16. Columns from ``inputs`` on fill up the last group and count for nothing.
+    """
 
     data: torch.Tensor
     scales: torch.Tensor
-    bits: int
-    group: int
+    lows: torch.Tensor | None
+    inputs: int
+
+    @property
+    def bits(self) -> int:
+        return 8 if self.lows is None else 4
 
     @property
     def outputs(self) -> int:
         return self.data.shape[0]
 
-    @property
-    def inputs(self) -> int:
-        return self.data.shape[1] * (2 if self.bits == 4 else 1)
+    def to(self, device: torch.device) -> QuantizedWeight:
+        lows = None if self.lows is None else self.lows.to(device)
+        return QuantizedWeight(self.data.to(device), self.scales.to(device), lows, self.inputs)
 
 
-def quantize(weight: torch.Tensor, bits: int, group: int) -> QuantizedWeight:
-    """Round ``weight`` (outputs, inputs) to ``bits`` (8 or 4) per group, symmetrically: the largest of a group stays
-    exact.
+def from_blocks(blocks: Blocks, inputs: int) -> QuantizedWeight:
+    """The weights of ``blocks``, of whose columns ``inputs`` are real.
 
-    Raises ValueError where the inputs are not whole groups, or a group is not a power of two of at least 32.
+    Raises ValueError for a format other than Q8_0 and Q4_1, or for fewer columns than ``inputs``.
     """
-    if bits not in (4, 8):
-        raise ValueError(f"Weights can be kept in 4 or 8 bits, not {bits}.")
-    outputs, inputs = weight.shape
-    if group < 32 or group & (group - 1) or inputs % group:
-        raise ValueError(f"A group must be a power of two, at least 32, that divides {inputs}; {group} is not.")
-    grouped = weight.float().view(outputs, inputs // group, group)
-    most = (1 << (bits - 1)) - 1
-    scales = (grouped.abs().amax(-1) / most).clamp_min(1e-12)
-    rounded = (grouped / scales[..., None]).round().clamp(-most, most).to(torch.int8)
-    data = pack(rounded) if bits == 4 else rounded.view(outputs, inputs)
-    return QuantizedWeight(data, scales, bits, group)
+    if blocks.kind not in (Kind.Q8_0, Kind.Q4_1) or not 0 < inputs <= blocks.width:
+        raise ValueError(f"{blocks.kind.name} blocks of {blocks.width} columns cannot be taken as {inputs} inputs.")
+    groups = blocks.data.reshape(blocks.rows, -1, BYTES[blocks.kind])
+    header = 4 if blocks.kind is Kind.Q4_1 else 2
+    halves = torch.from_numpy(np.ascontiguousarray(groups[..., :header]).view(np.float16))
+    codes = torch.from_numpy(np.ascontiguousarray(groups[..., header:]).reshape(blocks.rows, -1))
+    if blocks.kind is Kind.Q8_0:
+        return QuantizedWeight(codes.view(torch.int8), halves[..., 0].contiguous(), None, inputs)
+    return QuantizedWeight(codes, halves[..., 0].contiguous(), halves[..., 1].contiguous(), inputs)
 
 
-def pack(grouped: torch.Tensor) -> torch.Tensor:
-    """Four-bit weights (outputs, groups, group) from -8 to 7 as (outputs, groups * group / 2) bytes, offset by 8."""
-    low, high = (grouped.to(torch.int16) + 8).chunk(2, dim=-1)
-    return (low | (high << 4)).to(torch.uint8).flatten(1)
-
-
-def unpack(data: torch.Tensor, group: int) -> torch.Tensor:
-    """The inverse of ``pack``: (outputs, groups, group) int8."""
-    packed = data.view(data.shape[0], -1, group // 2)
-    return torch.cat(((packed & 15).to(torch.int8) - 8, (packed >> 4).to(torch.int8) - 8), dim=-1)
+def codes_of(weight: QuantizedWeight) -> torch.Tensor:
+    """(outputs, groups, 32): signed in eight bits, from 0 to 15 in four."""
+    if weight.bits == 8:
+        return weight.data.view(weight.outputs, -1, GROUP)
+    packed = weight.data.view(weight.outputs, -1, GROUP // 2)
+    return torch.cat((packed & 15, packed >> 4), dim=-1)

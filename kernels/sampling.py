@@ -10,7 +10,7 @@ Gaps are not negative, so their bit patterns order as they do, and halving the r
 exactly in 31 passes over a row that lies in the cache. The draw adds Gumbel noise to the log-probabilities and takes
 the highest (Gumbel, 1954). Noise comes from Philox keyed by the request's seed and counted by (token, step): the same
 seed gives the same text, whatever the batch around it. Temperature 0 takes the likeliest token, of equal ones the
-first.
+first; one above 0 counts as at least 1e-30.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -89,7 +89,7 @@ def sample_kernel(
         tops = tl.maximum(tops, logit)
     top = tl.max(tops, axis=0)
     greedy = temperature <= 0.0
-    inverse = 1.0 / tl.where(greedy, 1.0, temperature)
+    inverse = 1.0 / tl.where(greedy, 1.0, tl.maximum(temperature, 1e-30))  # infinite times no gap would be no number
     bound = tl.where(greedy, 0, infinite - 1)
     top_k, top_p, min_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
     if (top_k > 0) & (top_k < vocabulary):

@@ -1,7 +1,7 @@
 """The operators as Triton kernels behind the port that models use: ``ops.Ops`` for CUDA and ROCm.
 
-This file only brings arguments into the form that each kernel wants. Products with dense weights stay with torch, whose
-vendor libraries are at the limit already.
+This file only brings arguments into the form that each kernel wants. Products with dense weights stay with torch,
+whose vendor libraries are at the limit already.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from . import linear, moe, moe_routing, rms_norm, rope
 from .choices import NOTHING, Choices, Shape
 from .gated_delta import recurrent_gated_delta
 from .gated_delta_chunk import CHUNK, chunk_gated_delta
+from .kv_copy import copy_blocks
 from .ops import PLAIN, ExpertWeights, Ops, Style
 from .paged_decode import DecodeOptions, mla_decode, paged_decode
-from .paged_prefill import paged_prefill
+from .paged_prefill import latent_prefill, paged_prefill
 from .pages import ChunkRows, DecodeRows, Pages
+from .quant_linear import make_quantized
 from .sampling import Filters, sample
 from .sequences import Sequences
 from .store_rows import store_rows
@@ -65,22 +67,25 @@ class Attends:
         if decodes is not None:
             out[decodes.rows] = self._decode(query[decodes.rows], pool, decodes, style)
         for run in pages.chunk_rows:
-            self._prefill(query, (pool[:, :, 0], pool[:, :, 1]), run, style, out)
+            self._prefill(query, pool, run, style, out)
         return out
 
     def latent_attention(
         self, query: torch.Tensor, pool: torch.Tensor, pages: Pages, latent: int, scale: float
     ) -> torch.Tensor:
-        """``ops.LatentAttention``. Chunks go through the general kernel, whose values are a view of the keys."""
+        """``ops.LatentAttention``: one launch for all one-row spans, one for each run of longer ones."""
         out = query.new_empty((*query.shape[:2], latent))
-        decodes = pages.decode_rows
+        decodes, rope_width = pages.decode_rows, query.shape[2] - latent
         if decodes is not None:
             shape = Shape(query.shape[1], 0, query.shape[2], _name(query.dtype))
             options = self._decode_options("mla_decode", shape, decodes, pool.shape[1], 0)
-            rows, rope_width = query[decodes.rows], query.shape[2] - latent
+            rows = query[decodes.rows]
             out[decodes.rows] = mla_decode(rows, pool, decodes.table, decodes.lengths, scale, rope_width, options)[0]
         for run in pages.chunk_rows:
-            self._prefill(query, (pool, pool[..., :latent]), run, Style(scale), out)
+            latent_prefill(
+                query[run.rows], pool, run.table, run.starts, run.lengths, run.max_rows, scale, rope_width,
+                out=out[run.rows],
+            )  # fmt: skip
         return out
 
     def _decode(self, query: torch.Tensor, pool: torch.Tensor, decodes: DecodeRows, style: Style) -> torch.Tensor:
@@ -99,11 +104,10 @@ class Attends:
         return DecodeOptions(window=window, parts=plan.parts or None, tile=plan.attention())
 
     def _prefill(
-        self, query: torch.Tensor, pages: tuple[torch.Tensor, torch.Tensor], run: ChunkRows, style: Style,
-        out: torch.Tensor,
-    ) -> None:  # fmt: skip
+        self, query: torch.Tensor, pool: torch.Tensor, run: ChunkRows, style: Style, out: torch.Tensor
+    ) -> None:
         """Writes the run's rows of ``out``."""
-        keys, values = pages
+        keys, values = pool[:, :, 0], pool[:, :, 1]
         shape = Shape(query.shape[1], keys.shape[2], query.shape[2], _name(query.dtype), style.window > 0)
         plan = self._choices.find("paged_prefill", shape, run.max_rows, run.table.shape[1] * keys.shape[1])
         paged_prefill(
@@ -192,4 +196,6 @@ def triton_ops(choices: Choices = NOTHING) -> Ops:
         delta=delta,
         captures=True,
         draw=draw,
+        make_quantized=make_quantized,
+        copy_blocks=copy_blocks,
     )

@@ -18,7 +18,7 @@ _BLOCK = 16
 
 
 def _merge(make: Maker, small: bool) -> Work:
-    parts, rows = (3, 5) if small else (8, 64)
+    parts, rows = (3, 2) if small else (8, 64)
     outs = make.normal(parts, rows, 32, 128, dtype=torch.float32)
     lses = make.normal(parts, rows, 32, dtype=torch.float32)
     return Work(
@@ -33,15 +33,18 @@ def _pool(make: Maker, blocks: int, heads: int, width: int, fp8: bool) -> tuple[
 
 
 def _decode(
-    make: Maker, small: bool, heads: tuple[int, int] = (32, 8), width: int = 128, window: int = 0, fp8: bool = False
-) -> Work:
-    requests, tokens = (5, 100) if small else (64, 8192)
+    make: Maker, small: bool, heads: tuple[int, int] = (32, 8), width: int = 128, window: int = 0, *,
+    fp8: bool = False, split: bool = False,
+) -> Work:  # fmt: skip
+    """``split``: keys cut into parts, as a batch of one is at full size."""
+    requests, tokens = (2 if split else 3, 100) if small else (1 if split else 64, 8192)
+    heads = (heads[0] // heads[1] * 2, 2) if small else heads
     per = -(-tokens // _BLOCK)
     keys, values = _pool(make, requests * per, heads[1], width, fp8)
     query, table = make.normal(requests, heads[0], width), make.shuffled(requests * per).view(requests, per)
     lengths = make.whole(1, tokens + 1, requests) if small else make.full(tokens, requests)
     sinks = make.normal(heads[0], dtype=torch.float32) if window else None
-    options = paged_decode.DecodeOptions(window=window)
+    options = paged_decode.DecodeOptions(window=window, parts=4 if split and small else None)
 
     def op(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, t: Any, n: Any, s: Any, arch: Arch) -> Any:
         return paged_decode.paged_decode(q, k, v, t, n, width**-0.5, s, options, arch=arch)
@@ -53,22 +56,22 @@ def _decode(
     return Work(op, twin, (query, keys, values, table, lengths, sinks), read + 2 * size_of(query))
 
 
-def _mla(make: Maker, small: bool) -> Work:
-    requests, tokens, heads = (3, 100, 20) if small else (64, 8192, 128)
+def _mla(make: Maker, small: bool, split: bool = False) -> Work:
+    requests, tokens, heads = (1 if split else 3, 100, 20) if small else (1 if split else 64, 8192, 128)
     per = -(-tokens // _BLOCK)
     pages, query = make.normal(requests * per, _BLOCK, 1, 576), make.normal(requests, heads, 576)
     table = make.shuffled(requests * per).view(requests, per)
     lengths = make.whole(1, tokens + 1, requests) if small else make.full(tokens, requests)
-    scale = 192**-0.5
+    scale, options = 192**-0.5, paged_decode.DecodeOptions(parts=4 if split and small else None)
     return Work(
-        lambda q, p, t, n, arch: paged_decode.mla_decode(q, p, t, n, scale, arch=arch),
+        lambda q, p, t, n, arch: paged_decode.mla_decode(q, p, t, n, scale, 64, options, arch=arch),
         lambda q, p, t, n: plain.mla_decode(q, p, t, n, scale),
         (query, pages, table, lengths), size_of(pages, query), 2 * requests * heads * tokens * (576 + 512),
     )  # fmt: skip
 
 
 def _prefill(make: Maker, small: bool, heads: tuple[int, int] = (32, 8), width: int = 128, window: int = 0) -> Work:
-    rows, tokens = ([1, 70, 33], 150) if small else ([8192], 8192)
+    rows, tokens = ([1, 70, 9], 80) if small else ([8192], 8192)
     heads = (2, 1) if small else heads
     per = -(-tokens // _BLOCK)
     keys, values = _pool(make, len(rows) * per, heads[1], width, False)
@@ -88,10 +91,28 @@ def _prefill(make: Maker, small: bool, heads: tuple[int, int] = (32, 8), width: 
     return Work(op, twin, (query, keys, values, table, starts, lengths, sinks), moved, 4 * pairs * heads[0] * width)
 
 
+def _mla_prefill(make: Maker, small: bool) -> Work:
+    rows, tokens, heads = ([1, 33], 50, 2) if small else ([2048], 8192, 128)
+    per = -(-tokens // _BLOCK)
+    pages, query = make.normal(len(rows) * per, _BLOCK, 1, 576), make.normal(sum(rows), heads, 576)
+    table = make.shuffled(len(rows) * per).view(len(rows), per)
+    starts, lengths = torch.tensor([0, *rows]).cumsum(0).int().to(make.device), make.full(tokens, len(rows))
+    scale, pairs = 192**-0.5, sum(count * (2 * tokens - count + 1) // 2 for count in rows)
+
+    def op(q: Any, p: Any, t: Any, r: Any, n: Any, arch: Arch) -> Any:
+        return paged_prefill.latent_prefill(q, p, t, r, n, max(rows), scale, arch=arch)
+
+    def twin(q: Any, p: Any, t: Any, r: Any, n: Any) -> Any:
+        return plain.paged_prefill(q, p, p[..., :512], t, r, n, scale)
+
+    moved = size_of(pages, query) + size_of(query) * 512 // 576
+    return Work(op, twin, (query, pages, table, starts, lengths), moved, 2 * pairs * heads * (576 + 512))
+
+
 def _rope(make: Maker, small: bool) -> Work:
-    rows = 9 if small else 8192
-    keys, values = _pool(make, rows // _BLOCK + 1, 8, 128, False)
-    query, key, value = make.normal(rows, 32, 128), make.normal(rows, 8, 128), make.normal(rows, 8, 128)
+    rows, heads, kv_heads = (9, 4, 2) if small else (8192, 32, 8)
+    keys, values = _pool(make, rows // _BLOCK + 1, kv_heads, 128, False)
+    query, key, value = (make.normal(rows, n, 128) for n in (heads, kv_heads, kv_heads))
     cos, sin = (table.to(make.device) for table in rope_scaling.rotary_tables(128, 500_000.0, 64 if small else 8192))
     positions, slots = make.whole(0, len(cos), rows), make.shuffled(rows)
 
@@ -106,9 +127,9 @@ def _rope(make: Maker, small: bool) -> Work:
 
 def _rope_by_row(make: Maker, small: bool) -> Work:
     """As an engine's layer calls it: angles of the rows rather than tables, whole heads turned."""
-    rows = 5 if small else 64
-    keys, values = _pool(make, rows // _BLOCK + 1, 8, 128, False)
-    query, key, value = make.normal(rows, 32, 128), make.normal(rows, 8, 128), make.normal(rows, 8, 128)
+    rows, heads, kv_heads = (5, 4, 2) if small else (64, 32, 8)
+    keys, values = _pool(make, rows // _BLOCK + 1, kv_heads, 128, False)
+    query, key, value = (make.normal(rows, n, 128) for n in (heads, kv_heads, kv_heads))
     angle = make.normal(rows, 64, dtype=torch.float32)
     slots = make.shuffled(rows)
 
@@ -159,8 +180,11 @@ CASES = (
     Case("paged_decode_fp8", lambda make, small: _decode(make, small, fp8=True), needs_fp8=True),
     Case("paged_decode_window_64", lambda make, small: _decode(make, small, (64, 8), 64, 128)),
     Case("paged_decode_256", lambda make, small: _decode(make, small, (16, 2), 256), (torch.bfloat16,)),
+    Case("paged_decode_split", lambda make, small: _decode(make, small, split=True), (torch.bfloat16,)),
     Case("mla_decode", _mla),
+    Case("mla_decode_split", lambda make, small: _mla(make, small, split=True), (torch.bfloat16,)),
     Case("paged_prefill", _prefill),
+    Case("mla_prefill", _mla_prefill),
     Case("paged_prefill_window_64", lambda make, small: _prefill(make, small, (64, 8), 64, 128), (torch.bfloat16,)),
     Case("paged_prefill_256", lambda make, small: _prefill(make, small, (16, 2), 256), (torch.bfloat16,)),
     Case("rope_into_pages", _rope),

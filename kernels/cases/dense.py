@@ -50,14 +50,18 @@ def _swiglu(make: Maker, small: bool) -> Work:
 
 
 def _quant(make: Maker, small: bool, rows: int, bits: int) -> Work:
-    outputs, inputs = (70, 512) if small else (14336, 4096)
-    weight = quant_weights.quantize(make.normal(outputs, inputs), bits, 128)
-    x = make.normal(rows, inputs)
+    """Codes of any value with scales and lows that make of them what a weight usually is."""
+    outputs, inputs, rows = (70, 512, min(rows, 40)) if small else (14336, 4096, rows)
+    kind, least, width = (torch.uint8, 0, inputs // 2) if bits == 4 else (torch.int8, -128, inputs)
+    data = make.whole(least, least + 256, outputs, width, dtype=kind)
+    scales = (make.uniform(outputs, inputs // 32) * 2 ** (1 - bits)).half()
+    lows = scales * -8 if bits == 4 else None
+    weight, x = quant_weights.QuantizedWeight(data, scales, lows, inputs), make.normal(rows, inputs)
+    kept = size_of(*(part for part in (data, scales, lows) if part is not None))
     return Work(
         lambda x, w, arch: (quant_matmul.quant_matmul(x, w, arch=arch),),
         lambda x, w: (plain_quant.quant_matmul(x, w),),
-        (x, weight), size_of(weight.data, weight.scales, x) + rows * outputs * x.element_size(),
-        2 * rows * outputs * inputs,
+        (x, weight), kept + size_of(x) + rows * outputs * x.element_size(), 2 * rows * outputs * inputs,
     )  # fmt: skip
 
 
@@ -107,7 +111,7 @@ def _delta(make: Maker, small: bool, vector: bool, chunk: bool) -> Work:
 
 
 def _sample(make: Maker, small: bool) -> Work:
-    rows, tokens = (5, 999) if small else (64, 128_256)
+    rows, tokens = (2, 999) if small else (64, 128_256)
     logits = make.normal(rows, tokens, dtype=torch.float32)
     filters = sampling.Filters(
         make.full(0.8, rows, dtype=torch.float32), make.full(50, rows), make.full(0.9, rows, dtype=torch.float32),

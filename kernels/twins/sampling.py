@@ -58,7 +58,7 @@ def sample(logits: torch.Tensor, filters: Filters) -> torch.Tensor:
         if temperature <= 0:
             tokens.append(int(line.argmax()))
             continue
-        gap = (line.max() - line) / temperature
+        gap = (line.max() - line) / max(temperature, 1e-30)
         word = philox(int(filters.seed[row]), torch.arange(len(line)), int(filters.step[row]))
         noise = -torch.log(-torch.log(((word >> 9).float() + 0.5) * 2**-23))
         mask = kept(gap, int(filters.top_k[row]), float(filters.top_p[row]), float(filters.min_p[row]))

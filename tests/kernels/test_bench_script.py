@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import sys
@@ -35,8 +36,8 @@ def test_a_dry_run_writes_both_reports_and_claims_nothing(
     (document,) = (json.loads(file.read_text()) for file in tmp_path.glob("*.json"))
     names = [row["name"] for row in document["results"]]
     assert names == [
-        "paged_prefill", "paged_prefill", "paged_prefill beside torch flash", "rms_norm", "rms_norm",
-        "decode step, batch 1", "decode step, batch 2",
+        "paged_prefill", "paged_prefill", "paged_prefill beside torch flash", "decode step, batch 1",
+        "decode step, batch 2", "rms_norm", "rms_norm",
     ]  # fmt: skip
     assert all(row["goal"] is None for row in document["results"])
     assert "figures mean nothing" in document["device"]
@@ -59,7 +60,26 @@ def test_a_missed_goal_ends_with_code_1(
 
     monkeypatch.setattr(script, "check", wrong)
     assert script.main(["--dry", "--no-step", "--only", "rms_norm", "--out", str(tmp_path)]) == 1
-    assert "missed: Row(name='rms_norm'" in capsys.readouterr().out
+    assert "missed: rms_norm float16: error 1.0e+00" in capsys.readouterr().out
+
+
+def test_a_use_that_fails_and_one_without_time_are_lines_of_the_report(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(case: Any, dtype: torch.dtype, place: Any) -> Any:
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr(script, "check", failing)
+    assert script.main(["--dry", "--no-step", "--only", "rms_norm", "swiglu", "--out", str(tmp_path)]) == 1
+    (page,) = tmp_path.glob("*.md")
+    assert page.read_text().count("missed RuntimeError: no kernel image") == 2
+    late = dataclasses.replace(script.open_session(True), deadline=0.0)
+    (row,) = script.rows_of_use(late, None, *next(iter(late.place.uses(["rms_norm"]))))
+    assert (row.ok, row.note) == (False, "not run: the budget of seconds is used up")
+
+
+def test_joules_have_their_error(script: ModuleType) -> None:
+    assert script.joules_per_token(3000.0, 5.0, 1000) == "3.0000 ± 0.1200 J/token (NVML counter, 5.0 s)"
 
 
 def test_energy_of_a_window_is_what_the_counter_moved_by(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
+from engine.mover import TorchMover, blocks_as_cells
 from kernels.kv_copy import copy_blocks
 from kernels.platform import arch_named
 from kernels.twins import kv_copy as plain
@@ -23,17 +24,57 @@ def in_layout(pool: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     return pool.permute(order).contiguous().permute(back)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8])
-@pytest.mark.parametrize("source_layout", LAYOUTS)
-@pytest.mark.parametrize("target_layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("source_layout", "target_layout", "dtype"),
+    [
+        *((source, target, torch.int8) for source in LAYOUTS for target in LAYOUTS),
+        ("token first", "sides apart", torch.float16),
+        ("head first", "token first", torch.float32),
+    ],
+)
 def test_copies_between_layouts(source_layout: str, target_layout: str, dtype: torch.dtype, draw: Draw) -> None:
-    source = in_layout((9 * draw(5, 16, 2, 3, 80)).to(dtype), LAYOUTS[source_layout])
-    target = in_layout(torch.full((7, 16, 2, 3, 80), 9).to(dtype), LAYOUTS[target_layout])
+    source = in_layout((9 * draw(5, 4, 2, 3, 80)).to(dtype), LAYOUTS[source_layout])
+    target = in_layout(torch.full((7, 4, 2, 3, 80), 9).to(dtype), LAYOUTS[target_layout])
     expected = target.clone()
     ids = torch.tensor([4, 0, -1, 2, 1]), torch.tensor([6, 1, 2, -1, 0])
     copy_blocks(source, target, *ids)
     plain.copy_blocks(source, expected, *ids)
     assert torch.equal(target, expected)
+
+
+@pytest.mark.parametrize(
+    ("layers", "slab", "cell"), [(3, 48, torch.int64), (2, 24, torch.int32), (2, 12, torch.int16), (1, 6, torch.uint8)]
+)
+def test_a_mover_that_copies_with_the_kernel_moves_the_same_bytes(
+    layers: int, slab: int, cell: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of one pool and into another, more blocks than the stage holds, as the mover without it."""
+    monkeypatch.setattr("engine.mover._STAGE_BYTES", 2 * layers * slab)
+    pool = torch.randint(0, 256, (layers, 6, slab), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    cells = blocks_as_cells(pool)
+    assert cells is not None
+    assert cells.dtype == cell
+    slots, places = [4, 0, 2, 5, 1], [0, 3, 1, 5, 2]
+    moved = []
+    for copy in (copy_blocks, None):
+        mover, target = TorchMover(pool, "layout", copy), torch.zeros_like(pool)
+        memory = mover.allocate(len(slots) * mover.block_bytes)
+        views = [memory[i * mover.block_bytes : (i + 1) * mover.block_bytes] for i in range(len(slots))]
+        mover.read(slots, views)
+        TorchMover(target, "layout", copy).write(places, views)
+        moved.append((bytes(memory), target))
+    assert moved[0][0] == moved[1][0]
+    assert torch.equal(moved[0][1], moved[1][1])
+    assert torch.equal(moved[0][1][:, places], pool[:, slots])
+
+
+def test_slabs_of_odd_size_are_moved_without_the_kernel() -> None:
+    pool = torch.arange(2 * 3 * 5, dtype=torch.uint8).view(2, 3, 5)
+    assert blocks_as_cells(pool) is None
+    mover = TorchMover(pool, "layout", copy_blocks)
+    view = mover.allocate(mover.block_bytes)
+    mover.read([1], [view])
+    assert bytes(view) == pool[:, 1].contiguous().numpy().tobytes()
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

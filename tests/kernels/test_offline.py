@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")
 HOT = (
     "paged_decode",
-    "mla_decode",
+    "mla_",
     "paged_prefill",
     "quant_",
     "rms_norm",

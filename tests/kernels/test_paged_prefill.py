@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton", reason="the kernels need triton")
 
 from kernels.paged_decode import paged_decode
-from kernels.paged_prefill import paged_prefill
+from kernels.paged_prefill import latent_prefill, paged_prefill
 from kernels.twins import paged_attention as plain
 
 Draw = Callable[..., torch.Tensor]
@@ -29,12 +29,14 @@ def lay_out(
     return keys, values, table, starts, torch.tensor(lengths).int()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize(
-    ("width", "value_width", "heads", "kv_heads", "block", "window"),
+    ("width", "value_width", "heads", "kv_heads", "block", "window", "dtype"),
     [
-        (64, 64, 1, 1, 16, 0), (80, 80, 2, 1, 32, 7), (96, 96, 1, 1, 16, 64), (128, 128, 2, 2, 8, 0),
-        (192, 128, 1, 1, 5, 100), (256, 256, 1, 1, 16, 0), (576, 512, 1, 1, 16, 0),
+        (64, 64, 1, 1, 16, 0, torch.float32), (80, 80, 2, 1, 32, 7, torch.float32),
+        (96, 96, 1, 1, 16, 64, torch.float32), (128, 128, 1, 1, 8, 0, torch.float32),
+        (192, 128, 1, 1, 5, 100, torch.float32), (256, 256, 1, 1, 16, 0, torch.float32),
+        (64, 64, 3, 1, 16, 0, torch.float16), (96, 96, 1, 1, 5, 7, torch.float16),
+        (128, 128, 2, 2, 16, 64, torch.float16), (256, 256, 1, 1, 16, 0, torch.float16),
     ],
 )  # fmt: skip
 def test_fresh_chunked_and_prefixed_requests_equal_the_twin(
@@ -48,6 +50,22 @@ def test_fresh_chunked_and_prefixed_requests_equal_the_twin(
     expected, expected_lse = plain.paged_prefill(query, *batch, width**-0.5, sinks, window)
     assert_near(out, expected)
     assert_near(lse, expected_lse)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("latent", "turned"), [(512, 64), (80, 16)])
+def test_latent_keys_that_are_values_too(
+    latent: int, turned: int, dtype: torch.dtype, draw: Draw, assert_near: Near
+) -> None:
+    width, rows, cached = latent + turned, [1, 33, 0], [20, 0, 5]
+    pages, query = draw(9, 16, 1, width, dtype=dtype), draw(34, 3, width, dtype=dtype)[:, 1:]
+    table = torch.tensor([[3, 1, 0], [8, 7, 2], [4, 5, 6]]).int()
+    starts, lengths = torch.tensor([0, *rows]).cumsum(0).int(), torch.tensor([21, 33, 5]).int()
+    assert lengths.tolist() == [a + b for a, b in zip(rows, cached, strict=True)]
+    ours = latent_prefill(query, pages, table, starts, lengths, 33, 0.1, turned)
+    expected = plain.paged_prefill(query, pages, pages[..., :latent], table, starts, lengths, 0.1)
+    assert_near(ours[0], expected[0])
+    assert_near(ours[1], expected[1])
 
 
 def test_a_request_without_rows_leaves_the_others_alone(draw: Draw, assert_near: Near) -> None:
@@ -81,3 +99,5 @@ def test_refuses_what_does_not_fit(draw: Draw) -> None:
         paged_prefill(draw(5, 3, 64), *batch, 5, 1.0)
     with pytest.raises(ValueError, match="neighbours in memory"):
         paged_prefill(draw(5, 64, 2).transpose(1, 2), *batch, 5, 1.0)
+    with pytest.raises(ValueError, match="latent pages"):
+        latent_prefill(draw(5, 3, 64), batch[0], *batch[2:], 5, 1.0)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -24,26 +25,42 @@ def filters(
     )  # fmt: skip
 
 
+MIXED = Filters(
+    torch.tensor([0.0, 0.7, 1.0, 1.5, 1.0, 0.1, 9.0, 1.0]), torch.tensor([0, 1, 5, 5000, 7, 0, 50, 2]).int(),
+    torch.tensor([1.0, 0.9, 0.5, 0.01, 1.0, 0.0, 0.99, 0.3]),
+    torch.tensor([0.0, 0.0, 0.1, 0.0, 0.2, 0.0, 0.5, 1.0]),
+    torch.tensor([0, 1, -5, 1 << 40, 7, 8, 9, -(1 << 62)]), torch.arange(8).int() * 1000,
+)  # fmt: skip
+ALL, FEW = list(range(8)), [0, 6]
+"""Rows of it; interpreting one takes a second per 4096 tokens."""
+
+
 @pytest.mark.parametrize(
-    ("vocabulary", "dtype"),
-    [(1, torch.float16), (2, torch.float32), (300, torch.float32), (300, torch.float16), (4099, torch.float16)],
-)
-def test_draws_what_the_twin_draws(vocabulary: int, dtype: torch.dtype, draw: Draw) -> None:
-    logits = (2 * draw(8, vocabulary)).to(dtype)
+    ("vocabulary", "dtype", "rows"),
+    [
+        (1, torch.float16, FEW), (2, torch.float32, FEW), (300, torch.float32, ALL), (300, torch.float16, FEW),
+        (4099, torch.float16, [6]),
+    ],
+)  # fmt: skip
+def test_draws_what_the_twin_draws(vocabulary: int, dtype: torch.dtype, rows: list[int], draw: Draw) -> None:
+    logits = (2 * draw(len(rows), vocabulary)).to(dtype)
     if vocabulary > 2:
         logits[:, 1] = -torch.inf
-    mixed = Filters(
-        torch.tensor([0.0, 0.7, 1.0, 1.5, 1.0, 0.1, 9.0, 1.0]), torch.tensor([0, 1, 5, 5000, 7, 0, 50, 2]).int(),
-        torch.tensor([1.0, 0.9, 0.5, 0.01, 1.0, 0.0, 0.99, 0.3]),
-        torch.tensor([0.0, 0.0, 0.1, 0.0, 0.2, 0.0, 0.5, 1.0]),
-        torch.tensor([0, 1, -5, 1 << 40, 7, 8, 9, -(1 << 62)]), torch.arange(8).int() * 1000,
-    )  # fmt: skip
+    mixed = Filters(*(getattr(MIXED, field.name)[rows] for field in fields(Filters)))
     assert torch.equal(sample(logits, mixed), plain.sample(logits, mixed))
 
 
 def test_greedy_takes_the_first_of_equals() -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0, 3.0]])
     assert sample(logits, filters(1, temperature=0.0)).tolist() == [1]
+
+
+def test_a_tiny_temperature_takes_the_likeliest() -> None:
+    """One over it is infinite, and that times the likeliest token's gap of 0 would be no number."""
+    logits = torch.tensor([[-5.0, 3.0, 2.9, -torch.inf, 1.0]]).expand(3, 5)
+    options = filters(3, 1e-45, top_k=3, top_p=0.9, min_p=0.1)
+    options.temperature[1:], options.top_k[1:], options.top_p[1] = torch.tensor([1e-38, 1e-30]), 0, 1.0
+    assert sample(logits, options).tolist() == plain.sample(logits, options).tolist() == [1, 1, 1]
 
 
 def test_seed_and_step_alone_decide_whatever_the_batch(draw: Draw) -> None:
@@ -59,7 +76,7 @@ def test_seed_and_step_alone_decide_whatever_the_batch(draw: Draw) -> None:
 def test_frequencies_are_those_of_the_filtered_distribution() -> None:
     """On the twin, which draws what the kernel draws: interpreting hundreds of rows takes minutes."""
     probabilities = torch.tensor([0.4, 0.3, 0.2, 0.07, 0.03])
-    rows = 800
+    rows = 400
     drawn = Counter(plain.sample(probabilities.log().expand(rows, 5), filters(rows, top_p=0.85)).tolist())
     assert set(drawn) == {0, 1, 2}
     expected = (probabilities[:3] / 0.9 * rows).tolist()

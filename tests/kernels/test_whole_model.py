@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 pytest.importorskip("triton", reason="the kernels need triton")
 
 from energyopt.core.clock import MonotonicClock
-from energyopt.core.config import EngineConfig, KernelsName, KvConfig
+from energyopt.core.config import EngineConfig, KernelsName, KvConfig, Quantization
 from energyopt.core.units import Bytes, Seconds
 from engine.graphs import Replay
 from engine.kv.configured import cache_for
@@ -23,6 +23,8 @@ from engine.request import Request, SamplingParams
 from engine.runner import TorchRunner
 from engine.scheduler import Scheduler
 from engine.step import StepLoop
+from kernels.quant_matmul import quant_matmul
+from kernels.quant_weights import QuantizedWeight
 
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, LAYERS, VOCAB = 32, 48, 2, 1, 16, 1, 256
 POOL_BYTES = 12 * 4 * LAYERS * 2 * KV_HEADS * HEAD_DIM * 4  # twelve blocks of four tokens
@@ -82,12 +84,14 @@ class Recorder:
 
 
 def generate(
-    directory: Path, kernels: KernelsName, prompts: Sequence[Sequence[int]], new: int, capturer: Recorder | None = None
+    directory: Path, kernels: KernelsName, prompts: Sequence[Sequence[int]], new: int, capturer: Recorder | None = None,
+    quantization: Quantization = "auto",
 ) -> list[list[int]]:  # fmt: skip
     """Greedy continuations through scheduler, pages and runner, in steps of few tokens and a pool that is too small."""
     config = EngineConfig(
         model=str(directory), kernels=kernels, dtype="float32", device="cpu", threads=1, max_num_seqs=4,
         max_num_batched_tokens=24, kv=KvConfig(block_tokens=4, memory_bytes=Bytes(POOL_BYTES)),
+        quantization=quantization,
     )  # fmt: skip
     loaded = load_model(config)
     runner = TorchRunner(loaded, config, MonotonicClock(), capturer=capturer)
@@ -111,3 +115,24 @@ def test_the_same_tokens_as_on_the_plain_twins_with_and_without_graphs(directory
     assert generate(directory, "triton", prompts, 4, recorder) == expected
     assert recorder.replayed > recorder.captured > 0
     assert len({tuple(tokens) for tokens in expected}) == 2
+
+
+@pytest.mark.parametrize("quantization", ["int4", "int8"])
+def test_packed_weights_give_the_tokens_of_the_rounded_ones(
+    directory: Path, quantization: Quantization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every projection and the output's product run on packed weights, by rows alone and together."""
+    seen: list[tuple[int, int, int]] = []
+
+    def counted(x: torch.Tensor, weight: QuantizedWeight) -> torch.Tensor:
+        seen.append((len(x), weight.bits, weight.outputs))
+        return quant_matmul(x, weight)
+
+    monkeypatch.setattr("kernels.quant_linear.quant_matmul", counted)
+    prompts = [list(range(s, s + n)) for s, n in ((3, 9), (90, 5))]
+    expected = generate(directory, "reference", prompts, 3, quantization=quantization)
+    assert not seen
+    assert generate(directory, "triton", prompts, 3, quantization=quantization) == expected
+    assert {bits for _, bits, _ in seen} == {int(quantization[-1])}
+    assert {outputs for _, _, outputs in seen} == {(HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN, 2 * INNER, VOCAB}
+    assert len({rows for rows, _, _ in seen}) > 1
