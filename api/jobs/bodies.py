@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 from pydantic_core import from_json
 from starlette.requests import Request
 
@@ -46,10 +46,28 @@ class StudyPatch(StrictBody):
     labels: LabelMap | None = None
 
 
+Failed = Literal["oom", "launch_failed", "crashed", "timeout", "failed"]
+
+
 class TrialBody(StrictBody):
-    """A point of the study's space that is to be measured next: a value for every knob, by path."""
+    """A point of the study's space: a value for every knob, by path. It is to be measured next, or was elsewhere.
+
+    What was measured comes as ``result``, with every joule's source and error; a configuration that failed as
+    ``outcome`` with its ``error``.
+    """
 
     params: dict[str, Value] = Field(max_length=64)
+    result: RunResult | None = None
+    outcome: Failed | None = None
+    error: str | None = Field(None, min_length=1, max_length=10_000)
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> TrialBody:
+        if self.result is not None and (self.outcome or self.error):
+            raise ValueError("a trial has a result, or outcome and error, not both")
+        if (self.outcome is None) != (self.error is None):
+            raise ValueError("a failed configuration needs outcome and error")
+        return self
 
 
 class KeyBody(StrictBody):
@@ -92,7 +110,7 @@ class CompleteBody(StrictBody):
 class FailBody(StrictBody):
     """How a configuration failed."""
 
-    outcome: Literal["oom", "launch_failed", "crashed", "timeout", "failed"]
+    outcome: Failed
     error: str = Field(min_length=1, max_length=10_000)
 
     def failure(self) -> Failure:

@@ -74,7 +74,6 @@ CREATE = _body(
     },
 )
 PATCH = _body("StudyPatch", examples={"more trials": {"budget": {"trials": 48}, "labels": {"team": "search"}}})
-ENQUEUE = _body("TrialBody", examples={"a point": {"params": {"decode.engine.max_num_seqs": 32}}})
 KEY = _body("KeyBody", examples={"a key for CI": {"name": "ci", "scopes": ["tune"], "tenant": "search"}})
 CAP = _body("CapBody", examples={"an hour at 300 W": {"devices": [], "cap": 300, "ttl": 3600}})
 _WORKER = {"id": "gpu-7:4711", "host": "gpu-7", "hardware": "8 x H200", "devices": ["GPU-a1"], "kinds": ["embedded"]}
@@ -82,6 +81,15 @@ LEASE = _body("LeaseBody", examples={"a worker that waits": {"worker": _WORKER, 
 BEAT = _body("BeatBody", examples={"half of the window": {"stage": "measuring", "fraction": 0.5}})
 _RUN = {"window": 30, "requests": 40, "failed_requests": 0, "prompt_tokens": 24000, "cached_tokens": 0}
 _METERED = {"output_tokens": 640, "latencies": {}, "verdicts": [], "power_valid": False, "power_reasons": ["no meter"]}
+_POINT = {"decode.engine.max_num_seqs": 32}
+ENQUEUE = _body(
+    "TrialBody",
+    examples={
+        "a point": {"params": _POINT},
+        "measured elsewhere": {"params": _POINT, "result": {**_RUN, **_METERED}},
+        "failed elsewhere": {"params": _POINT, "outcome": "oom", "error": "It needs 90 GB, there are 72 GB."},
+    },
+)
 COMPLETE = _body("CompleteBody", examples={"a run without a meter": {"result": {**_RUN, **_METERED}}})
 FAIL = _body("FailBody", examples={"out of memory": {"outcome": "oom", "error": "It needs 90 GB, there are 72 GB."}})
 FAULT = _body("FaultBody", examples={"a full disk": {"reason": "No space is left on the device."}})

@@ -15,7 +15,9 @@ from pydantic import BaseModel
 from energyopt.core.clock import Clock
 from energyopt.core.config import Deployment
 from energyopt.core.leases import LeaseStore
-from energyopt.core.study import StudyRecord, StudySpec, TrialRecord, Value
+from energyopt.core.results import RunResult
+from energyopt.core.study import StudyRecord, StudySpec, TrialOutcome, TrialRecord, Value
+from energyopt.store.attached import SqlAttachedTrials
 from energyopt.store.energy_history import EnergyHistory
 from energyopt.store.event_tail import EventTail
 from energyopt.store.jobs import SqlJobStore
@@ -64,6 +66,13 @@ class Outcomes(Protocol):
 
     def nearest(self, trials: Sequence[TrialRecord]) -> str:
         """Why nothing is feasible, and what came nearest."""
+        ...
+
+    def judge(self, spec: StudySpec, result: RunResult) -> tuple[TrialOutcome, Mapping[str, Value]]:
+        """What a result from elsewhere makes of its trial, and what its event says.
+
+        Raises ConfigError for one that contradicts itself, or was not judged by the study's SLOs.
+        """
         ...
 
 
@@ -126,6 +135,7 @@ class JobServices:
     tail: EventTail
     energy: EnergyHistory
     leases: LeaseStore
+    attached: SqlAttachedTrials
     sources: Callable[[str | None], TrialSource]
     planner: StudyPlanner
     outcomes: Outcomes

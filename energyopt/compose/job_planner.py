@@ -9,13 +9,16 @@ from pydantic import BaseModel
 from energyopt import __version__
 from energyopt.core.config import Deployment, EngineConfig, PoolConfig
 from energyopt.core.errors import ConfigError, NotFoundError
+from energyopt.core.results import RunResult
 from energyopt.core.slo import Slo
-from energyopt.core.study import StudyRecord, StudySpec, TrialRecord, Value
+from energyopt.core.study import StudyRecord, StudySpec, TrialOutcome, TrialRecord, Value
 from energyopt.core.units import Seconds
+from tuner.attached import check_result
 from tuner.export.command import serve_command
 from tuner.export.forms import render
 from tuner.export.manifest import manifest_json
 from tuner.nearest import explain_infeasible
+from tuner.objective import Objective
 from tuner.space import SearchSpace
 
 from .body_policy import BodyPolicy
@@ -65,9 +68,7 @@ class PlanMaker:
     def make(self, request: BaseModel) -> dict[str, object]:
         assert isinstance(request, PlanRequest)
         if request.constants is not None or any(one.endswith(".json") for one in (request.model, *request.gpus)):
-            raise ConfigError(
-                "A plan takes models, GPUs and constants that come along, not files of the host."
-            )
+            raise ConfigError("A plan takes models, GPUs and constants that come along, not files of the host.")
         return plan_document(request, make_plans(request))
 
 
@@ -87,3 +88,8 @@ class StudyOutcomes:
 
     def nearest(self, trials: Sequence[TrialRecord]) -> str:
         return explain_infeasible(trials)
+
+    def judge(self, spec: StudySpec, result: RunResult) -> tuple[TrialOutcome, Mapping[str, Value]]:
+        check_result(spec, result)
+        objective = Objective(spec.maximize, spec.slos)
+        return objective.outcome(result), {"value": objective.value(result), "joules": result.joules}

@@ -104,6 +104,7 @@ def job_services(request: ApiRequest, session: Session, store: ServiceStore, dev
         tail=store.tail,
         energy=store.energy,
         leases=store.leases,
+        attached=store.attached,
         sources=lambda tenant: DirectSource(store.studies, store.leases, tenant=tenant),
         planner=HostPlanner(BodyPolicy(request.model_roots, transfers=request.kv_transfers)),
         outcomes=StudyOutcomes(),

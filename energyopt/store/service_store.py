@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 
 from energyopt.core.clock import Clock, MonotonicClock
 
+from .attached import SqlAttachedTrials
 from .database import open_engine
 from .energy_history import EnergyHistory
 from .event_tail import EventTail
@@ -29,6 +30,7 @@ class ServiceStore:
     tail: EventTail
     energy: EnergyHistory
     leases: SqlLeaseStore
+    attached: SqlAttachedTrials
     name: str
     engine: Engine
 
@@ -48,6 +50,7 @@ def open_service_store(url: str, *, clock: Clock | None = None) -> ServiceStore:
         tail=EventTail(engine, name),
         energy=EnergyHistory(engine, name),
         leases=SqlLeaseStore(engine, clock, name),
+        attached=SqlAttachedTrials(engine, clock, name),
         name=name,
         engine=engine,
     )

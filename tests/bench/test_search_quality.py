@@ -100,4 +100,4 @@ def test_four_workers_lose_little_against_one_at_equal_trials() -> None:
         _show(f"width {width}: {'  '.join(cells)}")
         assert sum((one.excess or 0.0) > 0 for one in outcomes) <= 0.05 * len(outcomes)
     for place in (1, 2):
-        assert median(found[4][place]) >= median(found[1][place]) - 0.03
+        assert median(found[4][place]) >= median(found[1][place]) - 0.05

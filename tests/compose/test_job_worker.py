@@ -155,7 +155,7 @@ def spawn(url: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 200.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, what

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from fastapi import Path as PathParameter
@@ -10,9 +10,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from energyopt.core.config import Deployment
 from energyopt.core.errors import NoFeasibleError
 from energyopt.core.jobs import TrialFilter, TrialOrder
-from energyopt.core.study import Origin, StudyRecord, StudyState, TrialOutcome, TrialRecord, TrialState
+from energyopt.core.study import Origin, StudyRecord, StudyState, TrialOutcome, TrialRecord, TrialState, Value
 
 from ..access import note, study_of
 from ..bodies import TrialBody, checked, read_object
@@ -24,6 +25,7 @@ from ..services import JobServices
 from ..views import FrontView, RecommendationView, TrialPage
 
 router = APIRouter()
+ATTACHED: dict[int | str, dict[str, Any]] = {201: {"model": TrialRecord, "description": "Attached."}}
 Number = Annotated[int, PathParameter(ge=0, lt=2**31)]
 
 
@@ -65,9 +67,19 @@ def list_trials(
     return answer(TrialPage(items=tuple(lines[:limit]), next=more))
 
 
-@router.post("/v1/studies/{study_id}/trials", status_code=202, response_model=TrialRecord, openapi_extra=ENQUEUE)
+@router.post(
+    "/v1/studies/{study_id}/trials",
+    status_code=202,
+    response_model=TrialRecord,
+    responses=ATTACHED,
+    openapi_extra=ENQUEUE,
+)
 async def enqueue_trial(study_id: str, request: Request, services: ServicesDep, caller: Tuner) -> Response:
-    """Have a configuration measured next, before what the search would ask for."""
+    """Have a configuration measured next, before what the search would ask for; or attach what was measured elsewhere.
+
+    An attached result is believed as far as it does not contradict itself, and learned from; a winner is measured here
+    all the same before it is recommended.
+    """
     body = checked(await read_object(request), TrialBody)
     return await run_in_threadpool(_enqueue, services, caller, study_id, body)
 
@@ -157,6 +169,23 @@ def _enqueue(services: JobServices, caller: Caller, study_id: str, body: TrialBo
     deployment = services.planner.deployment(study.spec, body.params)
     if not services.pages.counts(study.id):
         raise ConflictError(f"Study {study.id} has not begun: its first trial is the baseline.")
+    if body.result is not None or body.outcome is not None:
+        return _attach(services, caller, study, deployment, body)
     trial = services.studies.add_trial(study.id, body.params, deployment, Origin.USER)
     note(services, caller, "enqueue", f"study:{study.id}", f"trial {trial.number}")
     return answer(trial, 202, {"location": f"/v1/studies/{study.id}/trials/{trial.number}"})
+
+
+def _attach(
+    services: JobServices, caller: Caller, study: StudyRecord, deployment: Deployment, body: TrialBody
+) -> Response:
+    outcome, summary = TrialOutcome(body.outcome or TrialOutcome.FAILED), dict[str, Value]()
+    if body.result is not None:
+        outcome, told = services.outcomes.judge(study.spec, body.result)
+        summary = dict(told)
+    trial = services.attached.attach(
+        study.id, body.params, deployment, outcome, result=body.result, error=body.error, summary=summary
+    )
+    source = trial.result.energy.label if trial.result and trial.result.energy else "no joules"
+    note(services, caller, "attach", f"study:{study.id}", f"trial {trial.number}: {outcome.value}, {source}")
+    return answer(trial, 201, {"location": f"/v1/studies/{study.id}/trials/{trial.number}"})

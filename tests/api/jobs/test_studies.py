@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
+from energyopt.core.clock import FakeClock
 from energyopt.core.errors import NoFeasibleError
-from energyopt.core.study import Origin, StudyState
+from energyopt.core.slo import Slo
+from energyopt.core.study import Origin, StudyState, TrialOutcome
 from energyopt.store.service_store import ServiceStore
+from tuner.fake import FakeEvaluator
 from tuner.fake_study import TOY_SLOS
 
 Body = dict[str, Any]
@@ -281,3 +285,44 @@ async def test_unknown_routes_and_methods_are_problems(http: httpx.AsyncClient) 
         reply = await http.request(method, path)
         assert (reply.status_code, reply.headers["content-type"]) == (status, "application/problem+json")
         assert reply.json()["status"] == status
+
+
+async def test_what_was_measured_elsewhere_is_attached_and_learned_from(
+    http: httpx.AsyncClient, body: Body, run_toy: Callable[[str], None], store: ServiceStore
+) -> None:
+    made = (await submit(http, body)).json()["id"]
+    here, spec = f"/v1/studies/{made}/trials", store.studies.study(made).spec
+    params = {knob["path"]: knob["values"][0] for knob in body["space"]["knobs"]}
+    store.studies.add_trial(made, params, spec.baseline, Origin.BASELINE)
+    slos = [Slo.parse(slo) for slo in spec.slos]
+    run = FakeEvaluator(FakeClock()).run(spec.baseline, spec.workload, spec.plan, slos, lambda progress: None)
+    result = json.loads(run.model_dump_json())
+    reading = {**result["readings"][0], "joules": 1.0}
+    wrong: list[tuple[Body, str]] = [
+        ({"result": {**result, "readings": [reading]}}, "sum to 1 J"),
+        ({"result": {**result, "readings": [], "energy": None}}, "readings"),
+        ({"result": {**result, "simulated": False}}, "has an error"),
+        ({"result": {**result, "verdicts": result["verdicts"][:1]}}, "verdicts"),
+        ({"result": {**result, "failed_requests": 1000}}, "1000 of 40"),
+        ({"result": {**result, "window": 0}}, "window"),
+        ({"result": result, "outcome": "oom", "error": "x"}, "not both"),
+        ({"outcome": "oom"}, "outcome and error"),
+        ({"outcome": "feasible", "error": "x"}, "feasible"),
+    ]
+    for change, words in wrong:
+        reply = await http.post(here, json={"params": params, **change})
+        assert reply.status_code in (400, 422), words
+        assert words in reply.text, reply.text
+    assert len(store.studies.trials(made)) == 1, "nothing of it is kept"
+    attached = await http.post(here, json={"params": params, "result": result})
+    failed = await http.post(here, json={"params": params, "outcome": "oom", "error": "too big"})
+    assert (attached.status_code, failed.status_code) == (201, 201)
+    assert (attached.json()["state"], attached.json()["origin"], attached.json()["attempts"]) == ("done", "user", 0)
+    assert store.studies.trials(made)[1].result == run
+    assert store.studies.trials(made)[2].outcome is TrialOutcome.OOM
+    assert [entry.action for entry in store.keys.audit()][:2] == ["attach", "attach"]
+    with contextlib.suppress(NoFeasibleError):
+        run_toy(made)
+    assert store.studies.study(made).state.terminal
+    attempts = [trial.attempts for trial in store.studies.trials(made)]
+    assert (attempts[0], attempts[1:3]) == (1, [0, 0]), "they are not measured again"

@@ -1,0 +1,81 @@
+"""Trials that were measured elsewhere: stored done, in one transaction, so that no worker ever sees them waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from energyopt.core.clock import Clock
+from energyopt.core.config import Deployment
+from energyopt.core.errors import NotFoundError
+from energyopt.core.leases import FINISHED
+from energyopt.core.results import RunResult
+from energyopt.core.study import Origin, TrialOutcome, TrialRecord, TrialState, Value
+
+from .codec import clean, clean_optional, clean_values, dump_values
+from .fronts import offer
+from .refusal import refusal
+from .rows import put_result, trial_record
+from .tables import EventRow, StudyRow, TrialRow
+
+
+class SqlAttachedTrials:
+    """Raises StoreError when the database refuses, NotFoundError for an unknown study."""
+
+    def __init__(self, engine: Engine, clock: Clock, name: str) -> None:
+        self._writers = engine.execution_options(sqlite_begin="IMMEDIATE")
+        self._clock, self.name = clock, name
+
+    def attach(
+        self,
+        study_id: str,
+        params: Mapping[str, Value],
+        deployment: Deployment,
+        outcome: TrialOutcome,
+        *,
+        result: RunResult | None = None,
+        error: str | None = None,
+        summary: Mapping[str, Value] | None = None,
+    ) -> TrialRecord:
+        """A trial of a person, done, without an attempt of ours; its event holds ``summary`` and no duration."""
+        with self._session() as session:
+            study = session.scalar(select(StudyRow).where(StudyRow.id == clean(study_id)).with_for_update())
+            if study is None:
+                raise NotFoundError(f"There is no study {study_id[:60]!r}.")
+            now = study.updated = self._clock.utc()
+            last = session.scalar(select(func.max(TrialRow.number)).where(TrialRow.study_id == study.id))
+            row = TrialRow(
+                study_id=study.id,
+                number=0 if last is None else last + 1,
+                origin=Origin.USER.value,
+                state=TrialState.DONE.value,
+                outcome=outcome.value,
+                attempts=0,
+                created=now,
+                ended=now,
+                error=clean_optional(error),
+                deployment_digest=deployment.digest(),
+                params=dump_values(clean_values(params)),
+                deployment=deployment.model_dump_json(),
+            )
+            if result is not None:
+                put_result(row, result)
+            session.add(row)
+            session.flush()
+            offer(session, row)
+            said = {"trial": row.number, "outcome": outcome.value, "attached": True, **clean_values(summary or {})}
+            session.add(EventRow(study_id=study.id, at=now, kind=FINISHED, data=dump_values(said)))
+            session.flush()
+            return trial_record(row)
+
+    @contextmanager
+    def _session(self) -> Iterator[Session]:
+        try:
+            with Session(self._writers) as session, session.begin():
+                yield session
+        except SQLAlchemyError as error:
+            raise refusal(error, self.name) from error

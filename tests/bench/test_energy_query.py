@@ -1,0 +1,67 @@
+"""``/v1/energy`` over a month: 30 days of eight GPUs, kept by the minute, on both databases."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pydantic_core import to_json
+
+from energyopt.store.database import open_engine
+from energyopt.store.energy_history import EnergyHistory
+from energyopt.store.energy_sql import write_seconds
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
+BEGIN, DAYS, SENSORS = datetime(2026, 1, 1, tzinfo=UTC), 30, 8
+MINUTES = DAYS * 24 * 60
+LIMIT = 0.5
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def history(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EnergyHistory]:
+    url = f"sqlite:///{tmp_path}/e.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    engine, name = open_engine(url)
+    start = int(BEGIN.timestamp())
+    with engine.execution_options(sqlite_begin="IMMEDIATE").begin() as connection:
+        for number in range(SENSORS):
+            connection.exec_driver_sql(
+                f"INSERT INTO energyopt_sensors (host, device, scope) VALUES ('h', 'GPU-{number}', 'gpu')"
+            )
+        ids = [row[0] for row in connection.exec_driver_sql("SELECT id FROM energyopt_sensors ORDER BY id")]
+        for day in range(DAYS):
+            rows = [
+                (60, start + 60 * minute, one, 18_000 * 10**9 + minute, 60_000_000, 600, 250.0, 350.0, 30.0, 0.5, 1)
+                for minute in range(day * 1440, (day + 1) * 1440)
+                for one in ids
+            ]
+            write_seconds(connection, rows)
+    if engine.dialect.name == "postgresql":
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("VACUUM ANALYZE energyopt_rollups")
+    yield EnergyHistory(engine, name)
+    engine.dispose()
+
+
+def test_a_month_of_eight_devices(history: EnergyHistory) -> None:
+    end = BEGIN + timedelta(days=DAYS)
+    asked = {
+        "month, all devices, an hour a point": (BEGIN, end, 3600, None),
+        "month, all devices, 10 minutes a point": (BEGIN, end, 600, None),
+        "month, one device, a minute a point": (BEGIN, end, 60, "GPU-3"),
+        "four days, all devices, a minute a point": (BEGIN, BEGIN + timedelta(days=4), 60, None),
+    }
+    for name, (start, until, resolution, device) in asked.items():
+        took = []
+        for _ in range(5):
+            begun = time.perf_counter()
+            points = history.energy(start, until, resolution=resolution, device=device)
+            body = to_json({"items": points})
+            took.append(time.perf_counter() - begun)
+        print(  # noqa: T201 - a bench exists to print its figures
+            f"{history._name[-20:]} {name}: {len(points)} points, {len(body) >> 10} KiB, "
+            f"best {min(took) * 1e3:.0f} ms, worst {max(took) * 1e3:.0f} ms; load {os.getloadavg()[0]:.1f}"
+        )
