@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch.nn import functional
@@ -13,14 +14,14 @@ from energyopt.core.config import EngineConfig, KvConfig
 from energyopt.core.errors import ConfigError
 from energyopt.core.units import Bytes
 
-from .batch import Batch, ScheduledRequest
+from .batch import Batch, CacheShape, ScheduledRequest
 from .native.runner import NativeRunner
 from .request import Request, SamplingParams
 from .runner import TorchRunner
 from .runners import open_runner
 
 AT_ONCE = 16
-"""Positions of one text in one step: rows of their own requests that share its blocks."""
+"""Positions of one text in one step: all but the first are passed off as guesses, since those have logits too."""
 _POOL = Bytes(2**28)
 
 
@@ -60,20 +61,31 @@ def _logits(config: EngineConfig, text: str, tokens: int) -> tuple[list[int], st
         ids = loaded.tokenizer.encode(text)[:tokens]
         if len(ids) < tokens:
             raise ConfigError(f"The text has {len(ids)} tokens; {tokens} are asked for.")
-        weights = runner.weights if isinstance(runner, NativeRunner) else str(runner.dtype).removeprefix("torch.")
-        return ids, weights, torch.cat([_rows(runner, ids, at) for at in range(0, len(ids), AT_ONCE)])
+        if max(ids) >= loaded.tokenizer.vocab_size:
+            raise ConfigError(f"The text holds the token {max(ids)}, for which the model has no embedding.")
+        request = _text(runner.cache, ids)
+        rows = [_rows(runner, request, at, ids[at : at + AT_ONCE]) for at in range(0, len(ids), AT_ONCE)]
+        return ids, runner.weights, torch.cat(rows)
     finally:
         runner.close()
 
 
-def _rows(runner: NativeRunner | TorchRunner, ids: Sequence[int], at: int) -> torch.Tensor:
-    """Logits after positions ``at`` and the next. All rows of a step are stored before any is attended to."""
-    blocks = list(range(-(-len(ids) // runner.cache.block_tokens)))
-    items = []
-    for position in range(at, min(at + AT_ONCE, len(ids))):
-        request = Request(
-            str(position), tuple(ids[: position + 1]), SamplingParams(temperature=0), MonotonicClock().now()
+def _text(cache: CacheShape, ids: Sequence[int]) -> Request:
+    """A request with blocks of its own for all of ``ids`` in every group of layers. Raises ConfigError without room."""
+    needed = [-(-len(ids) // group.block_tokens) for group in cache.all_groups]
+    if sum(needed) > cache.num_blocks:
+        raise ConfigError(
+            f"{len(ids)} tokens take {sum(needed)} KV blocks, and there is room for {cache.num_blocks}: "
+            "compare over fewer tokens."
         )
-        request.block_ids = blocks
-        items.append(ScheduledRequest(request, position, 1, True))
-    return runner.logits(Batch(tuple(items)))
+    request = Request("text", tuple(ids), SamplingParams(temperature=0), MonotonicClock().now())
+    ends = list(accumulate(needed))
+    request.block_ids, *request.other_tables = [
+        list(range(end - own, end)) for own, end in zip(needed, ends, strict=True)
+    ]
+    return request
+
+
+def _rows(runner: NativeRunner | TorchRunner, request: Request, at: int, ids: Sequence[int]) -> torch.Tensor:
+    """Logits after each of ``ids``, which are the text's from position ``at`` on."""
+    return runner.logits(Batch((ScheduledRequest(request, at, len(ids), True, draft=tuple(ids[1:])),)))

@@ -25,7 +25,6 @@ from .model.gguf_source import GgufSource
 from .model.hf_source import HfSource
 from .model.layers.loader import Loader
 from .model.rounded import BITS, RoundedSource
-from .model.source import WeightSource
 from .model.spec import DecoderSpec
 from .operators import choose_ops, demand_of
 from .parallel.ports import Place
@@ -71,9 +70,10 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel(OpenedModel):
-    """A model ready to run, or one rank's part of it."""
+    """A model ready to run, or one rank's part of it. ``weights`` names their form for people."""
 
     model: Decoder
+    weights: str = ""
 
 
 def load_model(config: EngineConfig, place: Place | None = None, device: torch.device | None = None) -> LoadedModel:
@@ -90,14 +90,18 @@ def load_opened(
 ) -> LoadedModel:
     """The weights of a model that ``open_source`` found, as torch's tensors, rounded first if ``config`` says so."""
     threads = usable_threads(config)
-    bits = BITS.get(config.quantization)
-    weights: WeightSource = source if bits is None else RoundedSource(source, bits)
+    bits, form = BITS.get(config.quantization), str(opened.dtype).removeprefix("torch.")
+    rounded = None if bits is None else RoundedSource(source, bits)
     torch.set_num_threads(threads)
     with foreign_memory_errors(f"The weights of {config.model}"), torch.inference_mode():
         ops = choose_ops(config.kernels, opened.device, demand_of(opened.spec, opened.dtype))
-        load = Loader(weights, ops, opened.dtype, opened.device, place)
+        load = Loader(rounded or source, ops, opened.dtype, opened.device, place)
         model = Decoder(source.spec, load, source.family.build(source.spec, load), threads)
-    return LoadedModel(**{field.name: getattr(opened, field.name) for field in fields(opened)}, model=model)
+    if rounded is not None:
+        form = f"{config.quantization} for {rounded.share:.1%} of the weights, in {form}"
+        logger.info("Weights are rounded to %s.", form)
+    values = {field.name: getattr(opened, field.name) for field in fields(opened)}
+    return LoadedModel(**values, model=model, weights=form)
 
 
 def open_model(config: EngineConfig) -> OpenedModel:

@@ -52,6 +52,7 @@ class TorchRunner:
         """``shape`` is the pool's where others have a say in it; else it is what ``config`` asks for. ``capturer``
         makes graphs of decode steps; by default a GPU's own."""
         self._model = loaded.model
+        self._weights = loaded.weights
         self._device = loaded.device
         self._clock = clock
         self._threads = usable_threads(config)
@@ -84,6 +85,11 @@ class TorchRunner:
     def dtype(self) -> torch.dtype:
         """Of the weights and the KV pool, as chosen for "auto"."""
         return self._model.dtype
+
+    @property
+    def weights(self) -> str:
+        """The form of the weights for people: a number format, or what share of them is rounded to how many bits."""
+        return self._weights
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -3,6 +3,8 @@ or widened again for those that do not. Widened they cost as much memory and tim
 
 from __future__ import annotations
 
+from threading import Lock
+
 import torch
 
 from kernels.cpu.blocks import BYTES, GROUP, Blocks, dequantize, quantize
@@ -12,19 +14,29 @@ from .spec import DecoderSpec
 
 BITS = {"int8": 8, "int4": 4}
 """Of the configuration's names."""
-_ROUNDED = ("_proj.weight", "embed_tokens.weight", "lm_head.weight")
+_EXACT = (".gate.weight", "_gate.weight", "router.weight", "conv1d.weight", "bias", "A_log")
+"""Ends of the names of tensors of several dimensions that are few and decide much: routers, gates, convolutions."""
 
 
 class RoundedSource:
-    """Satisfies ``WeightSource`` over another one. Projections and embeddings are rounded, norms and biases are not."""
+    """Satisfies ``WeightSource`` over another one. What vectors are multiplied by is rounded: projections, experts and
+    embeddings; norms, biases and the tensors of ``_EXACT`` are not. Weights that are packed already stay as they are.
+    """
 
     def __init__(self, source: WeightSource, bits: int) -> None:
         self._source = source
         self._bits = bits
+        self._counting = Lock()
+        self._rounded = self._all = 0
 
     @property
     def spec(self) -> DecoderSpec:
         return self._source.spec
+
+    @property
+    def share(self) -> float:
+        """How many of the weights that were asked for, and not packed before, were rounded: 0 to 1."""
+        return self._rounded / max(1, self._all)
 
     def __contains__(self, name: object) -> bool:
         return name in self._source
@@ -33,22 +45,42 @@ class RoundedSource:
         return self._source.packed(name, shape, part)
 
     def tensor(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
-        """Whole rows are rounded and columns cut from them, as groups of 32 count from a row's first column."""
-        if len(shape) != 2 or not name.endswith(_ROUNDED):
-            return self._source.tensor(name, shape, part)
-        rounded = dequantize(self._rows(name, shape, part))[:, : shape[1]]
-        return rounded[(slice(None), *part[1:])] if len(part) > 1 else rounded
+        rounds = _rounds(name, shape)
+        value = self._widened(name, shape, part) if rounds else self._source.tensor(name, shape, part)
+        self._count(value.numel(), rounds)
+        return value
 
     def blocks(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> Blocks | None:
         """The same numbers packed; None for a tensor that is not rounded or columns that are not whole groups."""
-        if len(shape) != 2 or not name.endswith(_ROUNDED):
+        if len(shape) != 2 or not _rounds(name, shape):
             return None
         first, last, _ = part[1].indices(shape[1]) if len(part) > 1 else (0, shape[1], 1)
         if first % GROUP or (last % GROUP and last != shape[1]):
             return None
-        rows = self._rows(name, shape, part)
+        rows = quantize(self._source.tensor(name, shape, part[:1]), self._bits)
         each = BYTES[rows.kind]
+        self._count(rows.rows * (last - first), True)
         return Blocks(rows.kind, rows.data[:, first // GROUP * each : -(-last // GROUP) * each])
 
-    def _rows(self, name: str, shape: tuple[int, ...], part: Part) -> Blocks:
-        return quantize(self._source.tensor(name, shape, part[:1]), self._bits)
+    def _widened(self, name: str, shape: tuple[int, ...], part: Part) -> torch.Tensor:
+        """Groups of 32 count along the inputs, from the first: a matrix (outputs, inputs) is read in whole rows, and
+        experts (experts, inputs, outputs) whole; the part is cut from what was rounded."""
+        value = self._source.tensor(name, shape, part[:1])
+        if len(shape) == 2:
+            rounded = self._through(value)
+        else:
+            rounded = self._through(value.transpose(1, 2).flatten(0, 1)).view(len(value), shape[2], shape[1])
+            rounded = rounded.transpose(1, 2)
+        return rounded[(slice(None), *part[1:])] if len(part) > 1 else rounded
+
+    def _through(self, rows: torch.Tensor) -> torch.Tensor:
+        return dequantize(quantize(rows, self._bits))[:, : rows.shape[1]]
+
+    def _count(self, weights: int, rounded: bool) -> None:
+        with self._counting:
+            self._all += weights
+            self._rounded += weights if rounded else 0
+
+
+def _rounds(name: str, shape: tuple[int, ...]) -> bool:
+    return len(shape) in (2, 3) and not name.endswith(_EXACT)

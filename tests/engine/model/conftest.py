@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from energyopt.core.clock import MonotonicClock
@@ -128,7 +128,9 @@ def save_family(directory: Path, config: str, model: str, values: dict[str, Any]
                 torch.nn.init.normal_(value, mean=1.0 if "norm" in name else 0.0, std=0.3)
         oracle.save_pretrained(directory)
     words = {chr(48 + i): i for i in range(values["vocab_size"])}
-    Tokenizer(models.WordLevel(words, unk_token="0")).save(str(directory / "tokenizer.json"))
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")  # a token for each character
+    tokenizer.save(str(directory / "tokenizer.json"))
     return oracle
 
 

@@ -6,6 +6,7 @@ that is sampled from is compared with transformers' for the same text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +19,9 @@ from energyopt.core.clock import FakeClock
 from energyopt.core.config import EngineConfig, KvConfig
 from energyopt.core.units import Bytes
 from engine.batch import Batch
+from engine.divergence import divergence
 from engine.inputs import step_inputs
-from engine.models import load_model
+from engine.models import load_model, open_source
 from engine.parallel.ports import Collective, Place
 from engine.request import Request
 from engine.runner import TorchRunner, cache_shape, pool_plan
@@ -272,3 +274,16 @@ def test_pipeline_stages(tiny: Tiny) -> None:
 
 def test_the_plain_operators(tiny: Tiny) -> None:
     tiny.serve(tiny.config(kernels="reference"), prompts(17, 4), 2)
+
+
+def test_what_rounding_costs(tiny: Tiny) -> None:
+    """Every group of layers has blocks of its own, and losses are those of transformers; experts are rounded too."""
+    text, count = "THESAMETEXTFOREVERYFAMILY" * 2, 40
+    found = divergence(tiny.config(quantization="int8"), text, count)
+    ids = open_source(tiny.config())[0].tokenizer.encode(text)[:count]
+    wanted = torch.nn.functional.cross_entropy(tiny.expected(ids)[:-1], torch.tensor(ids[1:]))
+    assert found.losses[0] == pytest.approx(float(wanted), abs=1e-4)
+    assert 0 < found.nats < 0.2  # now and then another expert is chosen
+    share = re.fullmatch(r"int8 for (\d+\.\d)% of the weights, in float32", found.weights)
+    assert share is not None
+    assert float(share[1]) > 85, "routers, convolutions and norms are a large part of tiny models only"

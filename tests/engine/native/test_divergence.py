@@ -12,8 +12,9 @@ from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import EngineConfig, KvConfig
 from energyopt.core.errors import ConfigError
 from energyopt.core.units import Bytes
-from engine.batch import Batch, ScheduledRequest
-from engine.divergence import divergence
+from engine.batch import Batch, CacheShape, ScheduledRequest
+from engine.divergence import _text, divergence
+from engine.kv.layout import FullAttention, SlidingWindow
 from engine.native.runner import NativeRunner
 from engine.request import Request, SamplingParams
 from engine.runner import TorchRunner
@@ -41,6 +42,13 @@ def test_fewer_bits_cost_more_and_none_cost_nothing(tiny: Tiny) -> None:
 def test_a_short_text_is_refused(tiny: Tiny) -> None:
     with pytest.raises(ConfigError, match="The text has 3 tokens; 60 are asked for"):
         divergence(tiny.config, "abc", 60)
+
+
+def test_a_text_longer_than_the_pool_is_refused() -> None:
+    windowed = (FullAttention(16), SlidingWindow(16, 64))
+    assert _text(CacheShape(6, 16, Bytes(1), windowed), range(40)).other_tables == [[3, 4, 5]]
+    with pytest.raises(ConfigError, match="40 tokens take 6 KV blocks, and there is room for 5: compare over fewer"):
+        _text(CacheShape(5, 16, Bytes(1), windowed), range(40))
 
 
 @pytest.mark.long

@@ -118,7 +118,7 @@ def test_a_refused_pool_gives_the_weights_back(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch, size: int, error: type[Exception]
 ) -> None:
     closed: list[NativeModel] = []
-    monkeypatch.setattr(NativeModel, "close", closed.append)
+    monkeypatch.setattr(NativeModel, "close", lambda model: closed.append(model))
     config = tiny.config.model_copy(update={"kv": tiny.config.kv.model_copy(update={"memory_bytes": size})})
     loaded = load_native(config, *open_source(config))
     assert loaded is not None
