@@ -20,12 +20,19 @@ class Chooser(Protocol):
         """Of a prefix whose blocks lie in ``tiers``, how many blocks from its head to load; the rest is computed."""
         ...
 
+    def worth(self, tiers: Sequence[str], tokens: int) -> bool:
+        """Whether to load a block from each of ``tiers``, all or none, to save the computing of ``tokens``."""
+        ...
+
 
 class LoadAlways:
     """Loads whatever is found."""
 
     def worth_loading(self, tiers: Sequence[str]) -> int:
         return len(tiers)
+
+    def worth(self, tiers: Sequence[str], tokens: int) -> bool:
+        return True
 
 
 class LoadIfCheaper:
@@ -52,16 +59,28 @@ class LoadIfCheaper:
         best = min(known, key=lambda cut: (known[cut], -cut))
         if best == len(tiers):
             return best
+        return len(tiers) if self._explores() else best
+
+    def worth(self, tiers: Sequence[str], tokens: int) -> bool:
+        each, loading = self._compute.slope, self._loading(tiers)
+        return each is None or loading is None or loading <= each * tokens or self._explores()
+
+    def _explores(self) -> bool:
+        """Whether this refusal is one of those that are not heeded."""
         self._refusals += 1
-        return len(tiers) if self._refusals % _EXPLORE == 0 else best
+        return self._refusals % _EXPLORE == 0
 
     def _cost(self, tiers: Sequence[str], cut: int) -> float | None:
         """Of loading ``cut`` blocks and computing the others; one more block costs no new step."""
-        each = self._compute.slope
-        if each is None:
+        each, loading = self._compute.slope, self._loading(tiers[:cut])
+        if each is None or loading is None:
             return None
-        total = each * self._block_tokens * (len(tiers) - cut)
-        for tier, blocks in Counter(tiers[:cut]).items():
+        return each * self._block_tokens * (len(tiers) - cut) + loading
+
+    def _loading(self, tiers: Sequence[str]) -> float | None:
+        """Of a block from each of ``tiers``; None where one of them is not known."""
+        total = 0.0
+        for tier, blocks in Counter(tiers).items():
             known = self._loads.get(tier)
             cost = None if known is None else known.of(blocks * self._block_bytes)
             if cost is None:

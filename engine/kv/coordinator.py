@@ -291,9 +291,9 @@ class KvCoordinator:
         if hit.incoming[0][2] == REMOTE:
             self.handovers.load(request, hit, slots)
             return True
-        per_block = self.layout.units_per_block
+        per_block, hashes = self.layout.units_per_block, request.block_hashes
         blocks = [
-            Incoming(slot, request.block_hashes[(index + 1) * per_block[group] - 1], group, tier)
-            for (group, index, tier), slot in zip(hit.incoming, slots, strict=True)
+            Incoming(slot, hashes[(index + 1) * per_block[group] - 1], group)
+            for (group, index, _), slot in zip(hit.incoming, slots, strict=True)
         ]
         return self._inflight is not None and self._inflight.load(request, blocks)

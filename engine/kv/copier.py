@@ -42,9 +42,29 @@ class Copier:
         self._clock = clock
         self._device = Lane("kv-device")
 
-    def write_held(self, ticket: Ticket, part: Sequence[Transfer], blocks: Sequence[HostBlock]) -> None:
-        """Blocks of the host tier to the device; each is released at the end."""
+    def write_held(self, ticket: Ticket, parts: Sequence[Sequence[Transfer]], blocks: Sequence[HostBlock]) -> None:
+        """Blocks of the host tier to the device, part by part; each is released at the end."""
 
+        def feed() -> None:
+            at = 0
+            for part in parts:
+                self._write_part(ticket, part, blocks[at : at + len(part)])
+                at += len(part)
+
+        if len(parts) == 1 or not self._device.submit(feed, LOAD):
+            feed()
+
+    def fetch_and_write(self, ticket: Ticket, parts: Sequence[Sequence[Transfer]], store: StoreTier) -> None:
+        """Blocks of a store to the device, part by part, by way of the host tier or a staging buffer."""
+
+        def feed() -> None:
+            for part in parts:
+                self._fetch_part(ticket, part, store)
+
+        if len(parts) == 1 or not store.load(feed):
+            feed()
+
+    def _write_part(self, ticket: Ticket, part: Sequence[Transfer], blocks: Sequence[HostBlock]) -> None:
         def job() -> None:
             good, start = False, self._clock.now()
             try:
@@ -56,9 +76,7 @@ class Copier:
 
         self._submit(job, LOAD, ticket, blocks)
 
-    def fetch_and_write(self, ticket: Ticket, part: Sequence[Transfer], store: StoreTier) -> None:
-        """Blocks of a store to the device, by way of the host tier or a staging buffer."""
-
+    def _fetch_part(self, ticket: Ticket, part: Sequence[Transfer], store: StoreTier) -> None:
         def job() -> None:
             buffers: list[Buffer] = []
             try:

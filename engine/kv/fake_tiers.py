@@ -20,7 +20,8 @@ class FakeTiers(NullTiers):
     Content is moved when a copy *ends*, ``delays`` polls after it began: whoever reuses a block before that is found
     out by what is in it. ``failures`` says of each load in turn whether it fails, after having written rubbish to some
     of its blocks; ``gone`` whether its blocks vanished since they were found; ``late`` of each question whether the
-    answer is to be asked for again.
+    answer is to be asked for again; ``dear`` of each
+    choice whether the load costs more than computing.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class FakeTiers(NullTiers):
         failures: Iterator[bool] | None = None,
         gone: Iterator[bool] | None = None,
         late: Iterator[bool] | None = None,
+        dear: Iterator[bool] | None = None,
     ) -> None:
         super().__init__(capacities)
         self.closed = False
@@ -42,6 +44,8 @@ class FakeTiers(NullTiers):
         self._failures = failures if failures is not None else repeat(False)
         self._gone = gone if gone is not None else repeat(False)
         self._late = late if late is not None else repeat(False)
+        self._dear = dear if dear is not None else repeat(False)
+        self.weighed: list[tuple[tuple[str, ...], int]] = []
         self._content: dict[bytes, Content] = {}
         self._due: dict[int, tuple[int, bool, bool, Sequence[Transfer]]] = {}
         self._polls = 0
@@ -56,6 +60,10 @@ class FakeTiers(NullTiers):
 
     def locate(self, keys: Sequence[bytes]) -> Found:
         return Found(later=True) if next(self._late, False) else super().locate(keys)
+
+    def worth(self, tiers: Sequence[str], tokens: int) -> bool:
+        self.weighed.append((tuple(tiers), tokens))
+        return not next(self._dear, False)
 
     def load(self, transfers: Sequence[Transfer]) -> int | None:
         if next(self._gone, False) or not all(transfer.key in self._content for transfer in transfers):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..request import Request
 from .blocks import BlockPool
@@ -16,24 +17,19 @@ from .hashing import DIGEST_BYTES
 from .ports import NOTHING, LowerTiers, Transfer
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A block that a load fills: ``hash`` of ``group``, from ``tier``."""
+class Incoming(NamedTuple):
+    """A block that a load fills: ``hash`` of ``group``."""
 
     block: int
     hash: bytes
     group: int
-    tier: str
-
-    @property
-    def transfer(self) -> Transfer:
-        return Transfer(tier_key(self.hash, self.group), self.block)
 
 
 @dataclass(slots=True)
 class _Load:
     request: Request | None
     blocks: tuple[Incoming, ...]
+    names: frozenset[tuple[bytes, int]]
     findable: bool = True
 
 
@@ -74,7 +70,6 @@ class InFlight:
         self._tiers = tiers
         self._loads: dict[int, _Load] = {}
         self._stores: dict[int, list[int]] = {}
-        self._incoming: Counter[tuple[int, bytes]] = Counter()
 
     @property
     def busy(self) -> bool:
@@ -83,16 +78,15 @@ class InFlight:
 
     def expects(self, block_hash: bytes, group: int) -> bool:
         """Whether a load under way brings this block."""
-        return (group, block_hash) in self._incoming
+        return any((block_hash, group) in load.names for load in self._loads.values())
 
     def load(self, request: Request, blocks: Sequence[Incoming]) -> bool:
         """Begin to fill blocks that ``request`` holds; False if something vanished and nothing began."""
-        ticket = self._tiers.load([block.transfer for block in blocks])
+        ticket = self._tiers.load([Transfer(tier_key(name, group), block) for block, name, group in blocks])
         if ticket is None:
             return False
-        self._pool.touch(block.block for block in blocks)
-        self._loads[ticket] = _Load(request, tuple(blocks))
-        self._incoming.update((block.group, block.hash) for block in blocks)
+        self._pool.touch([block for block, _, _ in blocks])
+        self._loads[ticket] = _Load(request, tuple(blocks), frozenset((name, group) for _, name, group in blocks))
         return True
 
     def store(self, transfers: Sequence[Transfer]) -> None:
@@ -141,12 +135,9 @@ class InFlight:
         """Release a load's blocks, last one first; returns the request that waits for it."""
         load = self._loads.pop(ticket)
         self.failures += not arrived
-        for block in load.blocks:
-            name = (block.group, block.hash)
-            self._incoming[name] -= 1
-            if not self._incoming[name]:
-                del self._incoming[name]
-            if arrived and load.findable:
-                self._pool.register(block.block, block.hash, block.group)
-        self._pool.free(block.block for block in reversed(load.blocks))
+        if arrived and load.findable:
+            register = self._pool.register
+            for block, name, group in load.blocks:
+                register(block, name, group)
+        self._pool.free([block for block, _, _ in reversed(load.blocks)])
         return load.request

@@ -64,6 +64,11 @@ class Search:
         """The device block of a whole block of tokens."""
         return self._pool.find(self._hashes[(index + 1) * self._layout.units_per_block[group] - 1], group)
 
+    def blocks(self, group: int, first: int, end: int) -> list[int | None]:
+        """The device blocks of whole blocks of tokens, None where one is not there."""
+        find = self._pool.find
+        return [find(name, group) for name in self._names(group)[first:end]]
+
     def tail(self, group: int, position: int) -> int | None:
         """The device block from which a prefix that ends inside a block can be copied."""
         ending = self._pool.find(self._hashes[position // self._layout.unit - 1], group)

@@ -46,6 +46,10 @@ class NullTiers:
     def locate(self, keys: Sequence[bytes]) -> Found:
         return Found(tuple(self._first_with(key) for key in keys))
 
+    def worth(self, tiers: Sequence[str], tokens: int) -> bool:
+        """Nothing is known of what a load costs."""
+        return True
+
     def load(self, transfers: Sequence[Transfer]) -> int | None:
         tiers = [self._first_with(transfer.key) for transfer in transfers]
         if not all(tiers):

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from .events import EventLog
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """One block to copy between a device slot and a tier."""
 
     key: bytes
@@ -102,6 +101,14 @@ class LowerTiers(Protocol):
 
         Layers that read a window or a single state need a few blocks from the middle of a prefix, whatever lies
         before them. Entries may come from different tiers; one ``load`` may mix them.
+        """
+        ...
+
+    def worth(self, tiers: Sequence[str], tokens: int) -> bool:
+        """Whether loading one block from each of ``tiers`` is better than computing the ``tokens`` that they save.
+
+        ``find`` has decided where every layer reads everything; where windows and states lie between, only the blocks
+        of all groups together save anything, and they are weighed here. The answer may differ from call to call.
         """
         ...
 

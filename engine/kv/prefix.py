@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..request import NO_BLOCK, Request
 from .blocks import DEVICE, BlockPool
-from .hashing import BlockHasher
+from .hashing import DIGEST_BYTES, BlockHasher
 from .inflight import InFlight, tier_key
-from .layout import FullAttention
+from .layout import FullAttention, GroupSpec
 from .lookup import NOTHING_LOWER, Lower, Search
 from .ports import LowerTiers
 from .retention import Retention
@@ -66,6 +66,9 @@ class PrefixFinder:
         self._hasher = hasher
         self._tiers = tiers
         self._inflight = inflight
+        self._full_first = sorted(
+            enumerate(retention.layout.groups), key=lambda item: not isinstance(item[1], FullAttention)
+        )
 
     def find(self, request: Request) -> PrefixHit:
         """The longest cached prefix, at most ``num_tokens - 1``: one token is left for the logits."""
@@ -81,7 +84,10 @@ class PrefixFinder:
                 far = Search(self._layout, self._pool, request.block_hashes, lower)
                 length = far.longest(limit, self._drop)
                 if length > reached:
-                    return self._hit(far, length, far.attention(limit), reached, lower)
+                    hit = self._hit(far, length, far.attention(limit), reached, lower)
+                    if self._worth(self._tiers, hit, length - reached):
+                        return hit
+                    request.kv.answer = (request.num_tokens, reached, {})
         return self._hit(near, reached, near.attention(limit), reached, NOTHING_LOWER)
 
     def _ask(self, tiers: LowerTiers, inflight: InFlight, request: Request, near: Search, reached: int) -> Lower | None:
@@ -99,23 +105,16 @@ class PrefixFinder:
             return notes.answer[2]
         lower: dict[tuple[int, int], str] = {}
         span = request.num_tokens - 1
-        groups = sorted(enumerate(self._layout.groups), key=lambda item: not isinstance(item[1], FullAttention))
-        for group, spec in groups:
-            per_block, size = self._layout.units_per_block[group], spec.block_tokens
+        for group, spec in self._full_first:
+            wanted, keys = self._missing(group, spec, span, near, hashes)
+            if wanted and inflight.expects(keys[0][:DIGEST_BYTES], group):
+                return None
             full = isinstance(spec, FullAttention)
-            if full:
-                wanted = list(range(len(near.prefix(group)), span // size))
-            else:
-                wanted = [index for index in range(span // size) if near.block(group, index) is None]
-            names = [hashes[(index + 1) * per_block - 1] for index in wanted]
-            if names and inflight.expects(names[0], group):
-                return None
-            keys = [tier_key(name, group) for name in names]
-            found = (tiers.find(keys) if full else tiers.locate(keys)) if keys else None
-            if found is not None and found.later:
-                return None
-            named = zip(wanted, found.tiers, strict=False) if found is not None else ()
-            lower.update({(group, index): tier for index, tier in named if tier})
+            if keys:
+                found = tiers.find(keys) if full else tiers.locate(keys)
+                if found.later:
+                    return None
+                lower.update({(group, index): tier for index, tier in zip(wanted, found.tiers, strict=False) if tier})
             if full:
                 span = min(span, Search(self._layout, self._pool, hashes, lower).attention_of(group, span))
                 if span <= reached:
@@ -123,6 +122,22 @@ class PrefixFinder:
                     break
         notes.answer = (request.num_tokens, reached, lower)
         return lower
+
+    def _missing(
+        self, group: int, spec: GroupSpec, span: int, near: Search, hashes: Sequence[bytes]
+    ) -> tuple[Sequence[int], Sequence[bytes]]:
+        """Indices and keys of a group's whole blocks within ``span`` tokens that the tiers are to be asked about."""
+        per_block, count = self._layout.units_per_block[group], span // spec.block_tokens
+        if isinstance(spec, FullAttention):
+            wanted: Sequence[int] = range(len(near.prefix(group)), count)
+        else:
+            wanted = [index for index, block in enumerate(near.blocks(group, 0, count)) if block is None]
+        names = [hashes[(index + 1) * per_block - 1] for index in wanted]
+        return wanted, [tier_key(name, group) for name in names] if group else names
+
+    def _worth(self, tiers: LowerTiers, hit: PrefixHit, tokens: int) -> bool:
+        """Where all layers read everything, the tiers have weighed a load when they were asked for it."""
+        return len(self._layout.groups) == 1 or tiers.worth([tier for _, _, tier in hit.incoming], tokens)
 
     def _hit(self, search: Search, length: int, known: int, near: int, lower: Lower) -> PrefixHit:
         """The tables of a prefix of ``length`` tokens, of which ``near`` are had without a load."""
@@ -138,11 +153,11 @@ class PrefixFinder:
                 table = search.prefix(group)[:whole]
             else:
                 table = [NO_BLOCK] * whole
-                for index in range(first, whole):
-                    block = search.block(group, index)
-                    table[index] = NO_BLOCK if block is None else block
+                for index, block in enumerate(search.blocks(group, first, whole), first):
                     if block is None:
                         incoming.append((group, index, lower[group, index]))
+                    else:
+                        table[index] = block
             tables.append(table)
             source = search.tail(group, length) if length % size else None
             if source is not None:
@@ -163,7 +178,9 @@ class PrefixFinder:
         group = next((g for g, spec in enumerate(self._layout.groups) if isinstance(spec, FullAttention)), 0)
         size, enabling = self._layout.groups[group].block_tokens, incoming[-1][2]
         tiers = {index: tier for of, index, tier in incoming if of == group}
-        for index in range(near // size, -(-length // size)):
-            part = min(length, (index + 1) * size) - max(near, index * size)
-            tokens[tiers.get(index, enabling)] += part
+        first, last = near // size, -(-length // size) - 1
+        for tier, blocks in Counter([tiers.get(index, enabling) for index in range(first, last + 1)]).items():
+            tokens[tier] += blocks * size
+        tokens[tiers.get(first, enabling)] -= near - first * size
+        tokens[tiers.get(last, enabling)] -= (last + 1) * size - length
         return dict(tokens)

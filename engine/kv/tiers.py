@@ -90,6 +90,9 @@ class Tiers:
     def find(self, keys: Sequence[bytes]) -> Found:
         tiers: list[str] = []
         for at, key in enumerate(keys):
+            if self._host is not None and self._host.has(key):
+                tiers.append(HOST)
+                continue
             tier = self._first_with(key)
             if tier is None:
                 self._ask(keys[at : at + ASKED_AHEAD])
@@ -105,23 +108,34 @@ class Tiers:
         self._ask(unknown)
         return Found(tuple(tier or "" for tier in tiers), later=bool(unknown))
 
+    def worth(self, tiers: Sequence[str], tokens: int) -> bool:
+        return self._chooser.worth(tiers, tokens)
+
     def load(self, transfers: Sequence[Transfer]) -> int | None:
-        tiers = [self._first_with(transfer.key) or "" for transfer in transfers]
-        held = {t.key: self._take(t.key) for t, tier in zip(transfers, tiers, strict=True) if tier == HOST}
-        if not all(tiers) or not all(held.values()):
-            for block in held.values():
-                if block is not None:
-                    block.release()
-            return None
-        parts = _parts(tiers, transfers)
+        tiers: list[str] = []
+        held: list[HostBlock] = []
+        for key, _ in transfers:
+            tier = self._first_with(key)
+            block = self._take(key) if tier == HOST else None
+            if not tier or (tier == HOST and block is None):
+                for one in held:
+                    one.release()
+                return None
+            tiers.append(tier)
+            if block is not None:
+                held.append(block)
+        counts, parts = Counter(tiers), _parts(tiers, transfers)
         ticket = self._ticket(len(parts))
-        self._loads[ticket.number] = (ticket, self._clock.now(), Counter(tiers))
-        for tier, part in parts:
+        self._loads[ticket.number] = (ticket, self._clock.now(), counts)
+        for tier, run in groupby(parts, key=lambda part: part[0]):
+            some = [part for _, part in run]
             if tier == HOST:
-                self._copier.write_held(ticket, part, [block for t in part if (block := held[t.key]) is not None])
+                count = sum(map(len, some))
+                self._copier.write_held(ticket, some, held[:count])
+                del held[:count]
             else:
-                self._copier.fetch_and_write(ticket, part, self._store(tier))
-        for tier, count in Counter(tiers).items():
+                self._copier.fetch_and_write(ticket, some, self._store(tier))
+        for tier, count in counts.items():
             (self._host if tier == HOST and self._host else self._store(tier)).counter.hit(count)
         return ticket.number
 
@@ -272,7 +286,9 @@ class _Gauge:
 def _parts(tiers: Sequence[str], transfers: Sequence[Transfer]) -> list[tuple[str, list[Transfer]]]:
     """Runs of one tier, at most ``CHUNK`` long."""
     parts: list[tuple[str, list[Transfer]]] = []
-    for tier, run in groupby(zip(tiers, transfers, strict=True), key=lambda pair: pair[0]):
-        some = [transfer for _, transfer in run]
-        parts += [(tier, some[at : at + CHUNK]) for at in range(0, len(some), CHUNK)]
+    start = 0
+    for tier, run in groupby(tiers):
+        end = start + sum(1 for _ in run)
+        parts += [(tier, list(transfers[at : min(end, at + CHUNK)])) for at in range(start, end, CHUNK)]
+        start = end
     return parts

@@ -93,3 +93,13 @@ def test_the_choice_is_the_best_of_all(
     assume(len(known) == len(costs))
     chosen = costs[chooser.worth_loading(tiers)]
     assert chosen == pytest.approx(min(known))
+
+
+def test_blocks_of_several_groups_are_weighed_together() -> None:
+    chooser = _chooser(1e-3, host=(0.0, 1e-6), shared=(0.0, 1e-4))
+    assert chooser.worth(["host"] * 9, tokens=16)
+    assert not chooser.worth(["host"] * 8 + ["shared"], tokens=16)
+    assert chooser.worth(["host"] * 8 + ["shared"], tokens=160)
+    assert chooser.worth(["disk"], tokens=1), "what is not known is loaded and so learned"
+    assert LoadAlways().worth(["shared"] * 99, tokens=1)
+    assert [chooser.worth(["shared"], 1) for _ in range(96)].count(True) == 3, "tried again now and then"

@@ -30,6 +30,7 @@ def tiers(
     failures: Iterator[bool] | None = None,
     gone: Iterator[bool] | None = None,
     late: Iterator[bool] | None = None,
+    dear: Iterator[bool] | None = None,
 ) -> Build:
     return lambda runner: FakeTiers(
         capacities or {"host": None},
@@ -39,7 +40,30 @@ def tiers(
         failures=failures,
         gone=gone,
         late=late,
+        dear=dear,
     )
+
+
+@pytest.mark.parametrize("late", [None, True], ids=["at once", "late answers"])
+def test_a_hybrids_load_that_costs_more_than_computing_is_not_made(make_rig: Any, late: bool | None) -> None:
+    """Attention, windows and states are weighed together: only all of them save a prefill."""
+    rig = make_rig(
+        groups=HYBRID,
+        tiers=tiers(dear=iter([True, False]), late=iter([True, False, True]) if late else None),
+        retention_interval=None,
+    )
+    first = rig.ask(prompt(41))
+    evict_device(rig)
+    computed = rig.ask(prompt(41))
+    assert (computed.cached_by_tier, tuple(computed.output)) == ({}, tuple(first.output))
+    (names, tokens) = rig.cache.tiers.weighed[0]
+    assert set(names) == {"host"}
+    assert tokens == 40
+    assert len(names) > 40 // 4, "states and windows cost bytes too"
+    assert len(rig.cache.tiers.weighed) == 1, "a choice stands while the request waits"
+    evict_device(rig)
+    loaded = rig.ask(prompt(41))
+    assert (loaded.cached_by_tier, tuple(loaded.output)) == ({"host": 40}, tuple(first.output))
 
 
 def evict_device(rig: Any) -> None:
