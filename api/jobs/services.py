@@ -22,6 +22,7 @@ from energyopt.store.energy_history import EnergyHistory
 from energyopt.store.event_tail import EventTail
 from energyopt.store.jobs import SqlJobStore
 from energyopt.store.keys import SqlKeyStore
+from energyopt.store.label_energy import LabelEnergy
 from energyopt.store.pages import SqlPages
 from energyopt.store.repository import SqlStudyStore
 from tuner.source import TrialSource
@@ -134,6 +135,7 @@ class JobServices:
     keys: SqlKeyStore
     tail: EventTail
     energy: EnergyHistory
+    label_energy: LabelEnergy
     leases: LeaseStore
     attached: SqlAttachedTrials
     sources: Callable[[str | None], TrialSource]

@@ -103,6 +103,7 @@ def job_services(request: ApiRequest, session: Session, store: ServiceStore, dev
         keys=store.keys,
         tail=store.tail,
         energy=store.energy,
+        label_energy=store.label_energy,
         leases=store.leases,
         attached=store.attached,
         sources=lambda tenant: DirectSource(store.studies, store.leases, tenant=tenant),

@@ -14,6 +14,7 @@ from .energy_history import EnergyHistory
 from .event_tail import EventTail
 from .jobs import SqlJobStore
 from .keys import SqlKeyStore
+from .label_energy import LabelEnergy
 from .leases import SqlLeaseStore
 from .pages import SqlPages
 from .repository import SqlStudyStore
@@ -29,6 +30,7 @@ class ServiceStore:
     keys: SqlKeyStore
     tail: EventTail
     energy: EnergyHistory
+    label_energy: LabelEnergy
     leases: SqlLeaseStore
     attached: SqlAttachedTrials
     name: str
@@ -49,6 +51,7 @@ def open_service_store(url: str, *, clock: Clock | None = None) -> ServiceStore:
         keys=SqlKeyStore(engine, clock, name),
         tail=EventTail(engine, name),
         energy=EnergyHistory(engine, name),
+        label_energy=LabelEnergy(engine, name),
         leases=SqlLeaseStore(engine, clock, name),
         attached=SqlAttachedTrials(engine, clock, name),
         name=name,

@@ -48,11 +48,20 @@ def energy(
     resolution: Annotated[int, Query(ge=1, le=MAX_RESOLUTION, description="Seconds of one point.")] = MINUTE,
     device: Annotated[str | None, Query(max_length=200)] = None,
     host: Annotated[str | None, Query(max_length=255)] = None,
+    label: Annotated[str | None, Query(max_length=200, description="NAME=VALUE: measured windows of such studies.")] = (
+        None
+    ),
     limit: Annotated[int, Query(ge=1, le=MAX_POINTS)] = MAX_POINTS,
 ) -> Response:
-    """Energy over time of every sensor that was kept; each point with source, error and how much of it is known."""
+    """Energy over time of every sensor that was kept; each point with source, error and how much of it is known.
+
+    With ``label`` it is that of the measured windows of studies that have it, counted where their trials ended; hosts
+    are not told apart then, so ``host`` goes without it.
+    """
     if start.tzinfo is None or end.tzinfo is None:
         raise ConfigError("start and end must name their time zone, such as 2026-01-31T12:00:00Z.")
+    if label is not None:
+        return _of_label(services, caller, label, start, end, resolution, device, host)
     points = services.energy.energy(start, end, resolution=resolution, device=device, host=host, limit=limit)
     return answer({"resolution": resolution, "items": points})
 
@@ -94,3 +103,24 @@ def _acquire(services: JobServices, caller: Caller, body: CapBody) -> Response:
     note(services, caller, "cap", ",".join(body.devices or ["all"]), body.model_dump_json(exclude_none=True))
     lease = services.devices.acquire(body.devices, body.cap, body.sm_clock, body.ttl)
     return answer({"lease": lease, "items": services.devices.look()}, 201)
+
+
+def _of_label(
+    services: JobServices,
+    caller: Caller,
+    label: str,
+    start: datetime,
+    end: datetime,
+    resolution: int,
+    device: str | None,
+    host: str | None,
+) -> Response:
+    name, equals, value = label.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"label = {label[:60]!r} is not allowed: expected NAME=VALUE.")
+    if host is not None:
+        raise ConfigError("host goes without label: a study's trials may run on several.")
+    found = services.label_energy.energy(
+        (name, value), start, end, resolution=resolution, device=device, tenant=caller.tenant
+    )
+    return answer({"resolution": resolution, "items": found})

@@ -326,3 +326,22 @@ async def test_what_was_measured_elsewhere_is_attached_and_learned_from(
     assert store.studies.study(made).state.terminal
     attempts = [trial.attempts for trial in store.studies.trials(made)]
     assert (attempts[0], attempts[1:3]) == (1, [0, 0]), "they are not measured again"
+
+
+async def test_energy_is_told_by_label(
+    http: httpx.AsyncClient, body: Body, run_toy: Callable[[str], None], store: ServiceStore
+) -> None:
+    made = (await submit(http, {**body, "labels": {"team": "search"}})).json()["id"]
+    await submit(http, {**body, "labels": {"team": "ads"}})
+    run_toy(made)
+    window = {"start": "2020-01-01T00:00:00Z", "end": "2100-01-01T00:00:00Z", "resolution": 31_000_000}
+    found = (await http.get("/v1/energy", params={**window, "label": "team=search"})).json()["items"]
+    trials = [trial for trial in store.studies.trials(made) if trial.result]
+    assert sum(one["joules"] for one in found) == pytest.approx(sum(t.result.joules or 0 for t in trials if t.result))
+    assert {tuple(one["sources"]) for one in found} == {("simulated",)}
+    assert sum(one["trials"] for one in found) == len(trials)
+    assert (await http.get("/v1/energy", params={**window, "label": "team=ads"})).json()["items"] == []
+    none = {**window, "label": "team=search", "device": "GPU-9"}
+    assert (await http.get("/v1/energy", params=none)).json()["items"] == []
+    for wrong in ({"label": "team"}, {"label": "=x"}, {"label": "team=search", "host": "h"}):
+        assert (await http.get("/v1/energy", params={**window, **wrong})).status_code == 400
