@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from . import launch
-from .platform import Arch
+from .platform import Arch, name_of
 
 FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 """Number formats that the kernels compute in."""
@@ -36,8 +36,8 @@ ANYTHING = Demand(torch.float32)
 def obstacle(demand: Demand, arch: Arch) -> str | None:
     """Why the kernels cannot compute such a model on ``arch``; None if they can."""
     if demand.dtype not in FORMATS:
-        known = ", ".join(_name(kind) for kind in FORMATS)
-        return f"the kernels compute in {known}, not in {_name(demand.dtype)}"
+        known = ", ".join(name_of(kind) for kind in FORMATS)
+        return f"the kernels compute in {known}, not in {name_of(demand.dtype)}"
     if arch.vendor == "none" and demand.dtype == torch.bfloat16:
         return "Triton's interpreter gets bfloat16 wrong: interpreted kernels take float32 or float16"
     if demand.kv_heads and demand.heads % demand.kv_heads:
@@ -49,11 +49,7 @@ def obstacle(demand: Demand, arch: Arch) -> str | None:
         needed = launch.least_attention_bytes(arch, demand.width, demand.latent, demand.dtype.itemsize)
         if needed > arch.shared_bytes:
             return (
-                f"attention over heads of {demand.width} columns in {_name(demand.dtype)} needs {needed} bytes of "
+                f"attention over heads of {demand.width} columns in {name_of(demand.dtype)} needs {needed} bytes of "
                 f"shared memory, and {arch.name} has {arch.shared_bytes}"
             )
     return None
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

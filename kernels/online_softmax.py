@@ -10,6 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+LOG2_E = 1.4426950408889634
+"""What scores are multiplied by before a launch."""
+
 
 @triton.jit
 def start_rows(sinks_ptr, head, live, counted, SINKS: tl.constexpr, ROWS: tl.constexpr):

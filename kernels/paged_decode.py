@@ -21,10 +21,8 @@ import triton.language as tl
 
 from . import launch
 from .merge_states import merge_states
-from .online_softmax import finish_rows, start_rows, take_scores
+from .online_softmax import LOG2_E, finish_rows, start_rows, take_scores
 from .platform import Arch, arch_of, multiprocessors
-
-_LOG2_E = 1.4426950408889634
 
 
 @triton.jit
@@ -174,7 +172,7 @@ def _launch(
         paged_decode_kernel[(requests, keys.shape[2] * tiles, parts)](
             query, keys, values, table, lengths, lses if sinks is None else sinks, outs, lses,
             *query.stride()[:2], *keys.stride()[:3], *values.stride()[:3], table.stride(0), heads,
-            outs.stride(0), lses.stride(0), scale * options.key_scale * _LOG2_E, options.value_scale,
+            outs.stride(0), lses.stride(0), scale * options.key_scale * LOG2_E, options.value_scale,
             options.window or 1 << 30, GROUP=heads // keys.shape[2], TILES=tiles, BLOCK_TOKENS=keys.shape[1],
             WIDTH=width, COLUMNS=launch.power_of_two(width), ROPE=rope, V_WIDTH=v_width,
             V_COLUMNS=launch.power_of_two(v_width), SINKS=sinks is not None, PARTS=parts,

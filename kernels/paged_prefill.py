@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .online_softmax import finish_rows, start_rows, take_scores
-from .paged_decode import _LOG2_E, _pages_at, _tile
+from .online_softmax import LOG2_E, finish_rows, start_rows, take_scores
+from .paged_decode import _pages_at, _tile
 from .platform import Arch, arch_of
 
 
@@ -163,7 +163,7 @@ def _launch(
         paged_prefill_kernel[(triton.cdiv(max_rows, tile.queries), heads, lengths.shape[0])](
             query, keys, values, table, starts, lengths, lse if sinks is None else sinks, out, lse,
             *query.stride()[:2], *keys.stride()[:3], *values.stride()[:3], table.stride(0), heads,
-            scale * scales[0] * _LOG2_E, scales[1], window or 1 << 30, GROUP=heads // keys.shape[2],
+            scale * scales[0] * LOG2_E, scales[1], window or 1 << 30, GROUP=heads // keys.shape[2],
             BLOCK_TOKENS=keys.shape[1], WIDTH=width, COLUMNS=launch.power_of_two(width), ROPE=rope, V_WIDTH=v_width,
             V_COLUMNS=launch.power_of_two(v_width), SINKS=sinks is not None, WINDOWED=window > 0,
             QUERIES=tile.queries, KEYS=tile.keys, num_warps=tile.warps, num_stages=tile.stages,

@@ -101,6 +101,11 @@ def _unknown_amd(name: str, count: int) -> Arch:
     return Arch(name, "amd", 32, 64 * 1024, "wmma", None, count)
 
 
+def name_of(dtype: torch.dtype) -> str:
+    """``bfloat16`` and so on, as configurations and tables write it."""
+    return str(dtype).removeprefix("torch.")
+
+
 def multiprocessors(device: torch.device, arch: Arch) -> int:
     """How many this very device has; the table's figure where there is no device."""
     if device.type != "cuda":

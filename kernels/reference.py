@@ -10,21 +10,9 @@ import torch
 from .ops import PLAIN, Style
 from .pages import Pages, Span
 from .twins.paged_attention import attend
-
-
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last axis (Zhang and Sennrich, 2019)."""
-    wide = x.float()
-    scale = (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
-    return (wide * scale * weight.float()).to(x.dtype)
-
-
-def add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The norm of ``x + residual``, and the sum in their type."""
-    total = x + residual
-    return rms_norm(total, weight, eps), total
+from .twins.rms_norm import add_rms_norm as add_rms_norm
+from .twins.rms_norm import rms_norm as rms_norm
+from .twins.swiglu import swiglu as swiglu
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -36,12 +24,6 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     first, second = x[..., :half].float(), x[..., half:].float()
     c, s = cos[..., half:].float(), sin[..., half:].float()
     return torch.cat((first * c - second * s, second * c + first * s), dim=-1).to(x.dtype)
-
-
-def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
-    """``silu(gate) * up`` of ``(rows, 2 * width)`` whose first half is the gate."""
-    gate, up = gate_up.float().chunk(2, dim=-1)
-    return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
 
 
 def store_kv(pool: torch.Tensor, kv: torch.Tensor, pages: Pages) -> None:

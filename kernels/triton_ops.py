@@ -7,7 +7,6 @@ whose vendor libraries are at the limit already.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 
@@ -20,6 +19,7 @@ from .ops import PLAIN, ExpertWeights, Ops, Style
 from .paged_decode import DecodeOptions, mla_decode, paged_decode
 from .paged_prefill import latent_prefill, paged_prefill
 from .pages import ChunkRows, DecodeRows, Pages
+from .platform import name_of
 from .quant_linear import make_quantized
 from .sampling import Filters, sample
 from .sequences import Sequences
@@ -77,7 +77,7 @@ class Attends:
         out = query.new_empty((*query.shape[:2], latent))
         decodes, rope_width = pages.decode_rows, query.shape[2] - latent
         if decodes is not None:
-            shape = Shape(query.shape[1], 0, query.shape[2], _name(query.dtype))
+            shape = Shape(query.shape[1], 0, query.shape[2], name_of(query.dtype))
             options = self._decode_options("mla_decode", shape, decodes, pool.shape[1], 0)
             rows = query[decodes.rows]
             out[decodes.rows] = mla_decode(rows, pool, decodes.table, decodes.lengths, scale, rope_width, options)[0]
@@ -89,7 +89,7 @@ class Attends:
         return out
 
     def _decode(self, query: torch.Tensor, pool: torch.Tensor, decodes: DecodeRows, style: Style) -> torch.Tensor:
-        shape = Shape(query.shape[1], pool.shape[3], query.shape[2], _name(query.dtype), style.window > 0)
+        shape = Shape(query.shape[1], pool.shape[3], query.shape[2], name_of(query.dtype), style.window > 0)
         options = self._decode_options("paged_decode", shape, decodes, pool.shape[1], style.window)
         keys, values, scale = pool[:, :, 0], pool[:, :, 1], style.scale_of(query.shape[2])
         return paged_decode(query, keys, values, decodes.table, decodes.lengths, scale, style.sinks, options)[0]
@@ -108,7 +108,7 @@ class Attends:
     ) -> None:
         """Writes the run's rows of ``out``."""
         keys, values = pool[:, :, 0], pool[:, :, 1]
-        shape = Shape(query.shape[1], keys.shape[2], query.shape[2], _name(query.dtype), style.window > 0)
+        shape = Shape(query.shape[1], keys.shape[2], query.shape[2], name_of(query.dtype), style.window > 0)
         plan = self._choices.find("paged_prefill", shape, run.max_rows, run.table.shape[1] * keys.shape[1])
         paged_prefill(
             query[run.rows], keys, values, run.table, run.starts, run.lengths, run.max_rows,
@@ -119,13 +119,8 @@ class Attends:
     def add_rms_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        plan = self._choices.find("add_rms_norm", Shape(1, 1, x.shape[-1], _name(x.dtype)), len(x), 1)
+        plan = self._choices.find("add_rms_norm", Shape(1, 1, x.shape[-1], name_of(x.dtype)), len(x), 1)
         return rms_norm.add_rms_norm(x, residual, weight, eps, tile=None if plan is None else plan.tile())
-
-
-@cache
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def draw(

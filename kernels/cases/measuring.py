@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from ..platform import Arch
+from ..platform import name_of as name_of
 from . import attention, dense
 from .work import Case, Maker, Work, widened
 
@@ -181,7 +182,3 @@ def relative_error(ours: torch.Tensor, twin: torch.Tensor) -> float:
         return float("inf")
     finite = torch.isfinite(twin)
     return float((ours - twin)[finite].norm() / twin[finite].norm().clamp_min(1e-30))
-
-
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
