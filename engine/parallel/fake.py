@@ -25,7 +25,7 @@ class ThreadCrew:
         self._sending = threading.Lock()
         for name in names:
             ours, theirs = socket.socketpair()
-            ours.settimeout(60)
+            ours.settimeout(300)
             self._channels.append(ours)
             self._threads.append(threading.Thread(target=self._live, args=(theirs,), name=name, daemon=True))
         for thread in self._threads:

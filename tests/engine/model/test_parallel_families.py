@@ -93,7 +93,6 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
 CASES: list[tuple[str, Sizes]] = [
     ("gemma3", {"tp": 2, "pp": 2}),
     ("gpt-oss", {"tp": 2, "ep": 2}),
-    ("gpt-oss", {"pp": 2}),
     ("deepseek", {"tp": 4, "dcp": 2}),
     ("deepseek", {"tp": 2, "ep": 2, "pp": 2}),
     ("qwen3-next", {"tp": 2, "pp": 2}),
@@ -139,7 +138,7 @@ def drive(runner: Runner, config: EngineConfig, lengths: Sequence[int] = LENGTHS
 def test_ranks_give_the_tokens_of_one(family: Made, name: str, sizes: Sizes) -> None:
     config = family(name)
     wanted = drive(TorchRunner(load_model(config), config, MonotonicClock()), config)
-    assert len({tuple(output) for output in wanted}) > 2, "a model that always says the same would agree with everything"
+    assert len({tuple(output) for output in wanted}) > 2, "a model that says one thing agrees with everything"
     changed = config.model_copy(update={"layout": ParallelLayout(**sizes)})
     many = ParallelRunner(open_model(changed), changed, MonotonicClock(), hire=ThreadCrew)
     try:
