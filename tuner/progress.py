@@ -44,13 +44,15 @@ class Reporter:
         self._search_runs, self._verify_runs = spec.budget.trials, 2 * spec.budget.verify_pairs
         self._done: set[int] = set()
         self._searched = 0
-        self._best: float | None = None
+        self._values: dict[str, float] = {}
+        self._missed: set[str] = set()
         self._current: TrialRecord | None = None
         self._since = clock.now()
 
     @property
     def best(self) -> float | None:
-        return self._best
+        """The best value of a configuration that has kept every SLO whenever it was measured."""
+        return max((value for key, value in self._values.items() if key not in self._missed), default=None)
 
     def search_is_over(self) -> None:
         """No further search trials: the total shrinks to what was run."""
@@ -73,10 +75,13 @@ class Reporter:
         if trial.number not in self._done:
             self._done.add(trial.number)
             self._searched += not trial.origin.verifies
-        if trial.outcome is TrialOutcome.FEASIBLE and trial.result is not None and not trial.origin.repeats:
+        key = trial.deployment.digest()
+        if trial.outcome is not TrialOutcome.FEASIBLE:
+            self._missed.add(key)
+        elif trial.result is not None and not trial.origin.repeats:
             value = self._objective.value(trial.result)
             if value is not None:
-                self._best = max(value, self._best or value)
+                self._values[key] = value
         self._current = None
         self._emit("done", 1.0, self._words(trial))
 
@@ -90,7 +95,7 @@ class Reporter:
         number = None if self._current is None else self._current.number
         total = max(self._search_runs + self._verify_runs, len(self._done) + (number is not None))
         eta = self._eta(total)
-        self._sink(StudyProgress(number, len(self._done), total, stage, fraction, self._best, eta, message))
+        self._sink(StudyProgress(number, len(self._done), total, stage, fraction, self.best, eta, message))
 
     def _eta(self, total: int) -> Seconds | None:
         typical = self._timing.typical

@@ -1,8 +1,8 @@
 """A study as a person reads it: baseline, best, Pareto set and what was verified, as plain rows.
 
 Pure: terminal table, plot and report all draw from here, so that no two screens disagree. The Pareto front is over
-the study's objective and the p90 of the time per output token; infeasible trials and repetitions are shown but never
-on the front.
+the study's objective and the p90 of the time per output token; infeasible trials, repetitions, and configurations that
+missed an SLO when they were measured again, are shown but never on the front.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from dataclasses import dataclass, replace
 
 from energyopt.core.pareto import pareto_front
 from energyopt.core.results import RunResult
-from energyopt.core.study import Origin, Recommendation, StudyRecord, TrialRecord, TrialState, Value
+from energyopt.core.study import Origin, Recommendation, StudyRecord, TrialOutcome, TrialRecord, TrialState, Value
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One trial's figures. Every figure that was not measured is None; ``energy_error`` is relative to the joules."""
+    """One trial's figures. Every figure that was not measured is None; ``energy_error`` is relative to the joules.
+
+    ``withdrawn``: it kept every SLO, and the same configuration missed one, or failed, when it was measured again.
+    """
 
     trial: int
     origin: Origin
@@ -37,6 +40,12 @@ class Row:
     window: float | None
     violations: Mapping[str, float | None]
     on_front: bool = False
+    withdrawn: bool = False
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is a point of the space that has kept every SLO whenever it was measured."""
+        return self.feasible and not self.withdrawn and not self.origin.repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +76,9 @@ def summarize_study(study: StudyRecord, trials: Sequence[TrialRecord]) -> StudyS
     """The summary of a study at any moment of its life."""
     objective = study.spec.maximize
     done = [trial for trial in trials if trial.state is TrialState.DONE]
-    rows = [_row(trial) for trial in done if not trial.origin.verifies]
-    points = [row for row in rows if row.feasible and not row.origin.repeats]
+    missed = [trial.params for trial in done if trial.origin.repeats and trial.outcome is not TrialOutcome.FEASIBLE]
+    rows = [_row(trial, withdrawn=trial.params in missed) for trial in done if not trial.origin.verifies]
+    points = [row for row in rows if row.stands]
     front = {row.trial for row in pareto_front(points, lambda row: _objectives(row, objective))}
     rows = [replace(row, on_front=row.trial in front) for row in rows]
     return StudySummary(
@@ -95,13 +105,11 @@ def _objectives(row: Row, objective: str) -> tuple[float | None, float | None]:
 def _best(rows: Sequence[Row], recommendation: Recommendation | None, objective: str) -> Row | None:
     if recommendation is not None:
         return next((row for row in rows if row.trial == recommendation.trial), None)
-    feasible = [
-        row for row in rows if row.feasible and not row.origin.repeats and row_value(row, objective) is not None
-    ]
+    feasible = [row for row in rows if row.stands and row_value(row, objective) is not None]
     return max(feasible, key=lambda row: row_value(row, objective) or 0.0, default=None)
 
 
-def _row(trial: TrialRecord) -> Row:
+def _row(trial: TrialRecord, *, withdrawn: bool = False) -> Row:
     result = trial.result
     return Row(
         trial=trial.number,
@@ -121,6 +129,7 @@ def _row(trial: TrialRecord) -> Row:
         hit_rate=result.hit_rate if result else None,
         window=result.window if result else None,
         violations={v.slo: v.violation for v in result.verdicts} if result else {},
+        withdrawn=withdrawn and result is not None and result.feasible,
     )
 
 

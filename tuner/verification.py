@@ -13,7 +13,19 @@ from .certainty import Doubt, doubts, say
 from .objective import Objective
 from .space import Params
 from .trials import TrialRunner
-from .verify import CONFIDENCE, Candidate, Interval, Pair, drift_between, gain, kept, order, rank, saving
+from .verify import (
+    CONFIDENCE,
+    Candidate,
+    Interval,
+    Pair,
+    drift_between,
+    gain,
+    kept,
+    order,
+    rank,
+    saving,
+    unreal,
+)
 
 GATE_RUNS = 2
 """What the accuracy gate takes, in runs: it starts the baseline and the candidate once each."""
@@ -126,22 +138,28 @@ class Verification:
         self._could_be_surer = bool(unsure) and not any(doubt.too_few for doubt in unsure)
         if gained is not None and gained.mean <= 0 and baseline_holds:
             return None
+        made = unreal(pairs)
+        bounded = saved if made is None else None
         return Recommendation(
             trial=candidate.trial,
-            verified=gained is not None and gained.positive and not unsure,
-            pairs=len(pairs),
+            verified=gained is not None and gained.positive and not unsure and made is None,
+            pairs=_compared(pairs, saved, gained),
             saving=saved.mean if saved else None,
-            saving_low=saved.low if saved else None,
-            saving_high=saved.high if saved else None,
+            saving_low=bounded.low if bounded else None,
+            saving_high=bounded.high if bounded else None,
             confidence=CONFIDENCE,
-            note=" ".join([*self._notes(gained, saved, baseline_holds), *_words(unsure)]),
+            note=" ".join([*self._notes(gained, saved, made, baseline_holds), *_words(unsure)]),
         )
 
-    def _notes(self, gained: Interval | None, saved: Interval | None, baseline_holds: bool) -> list[str]:
-        notes = []
+    def _notes(
+        self, gained: Interval | None, saved: Interval | None, made: str | None, baseline_holds: bool
+    ) -> list[str]:
+        notes = [] if made is None else [f"{made}, not verified: these pairs ran on no hardware."]
+        if made == "Replayed":
+            notes = ["Replayed, not verified: these pairs were measured before and given again."]
         if gained is None:
             notes.append("Kept every SLO on fresh prompts; the baseline gave nothing to compare with.")
-        elif not gained.positive:
+        elif not gained.positive and made is None:
             notes.append("Kept every SLO on fresh prompts, but its gain is within the noise of the pairs.")
         if saved is None:
             notes.append("No joules were measured, so no saving is stated.")
@@ -166,6 +184,12 @@ class Verification:
             if trial.origin is origin and trial.pair == pair and dict(trial.params) == dict(params):
                 return trial if trial.state is TrialState.DONE else self._trials.run(trial)
         return self._trials.run(self._trials.add(params, origin, pair))
+
+
+def _compared(pairs: Sequence[Pair], saved: Interval | None, gained: Interval | None) -> int:
+    """The pairs behind the interval: those of which both sides gave the figure."""
+    found = saved or gained
+    return len(pairs) if found is None else found.samples
 
 
 def _words(unsure: Sequence[Doubt]) -> list[str]:

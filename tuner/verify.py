@@ -40,11 +40,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean with its two-sided confidence interval; the bounds are None with fewer than two samples."""
+    """A mean with its two-sided confidence interval; the bounds are None with fewer than two ``samples``."""
 
     mean: float
     low: float | None
     high: float | None
+    samples: int = 0
 
     @property
     def positive(self) -> bool:
@@ -96,14 +97,25 @@ def interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interv
         return None
     mean = fmean(samples)
     if len(samples) < 2:
-        return Interval(mean, None, None)
+        return Interval(mean, None, None, len(samples))
     quantile = float(stdtrit(len(samples) - 1, 0.5 + confidence / 2))
     half = quantile * stdev(samples) / math.sqrt(len(samples))
-    return Interval(mean, mean - half, mean + half)
+    return Interval(mean, mean - half, mean + half, len(samples))
 
 
 Pair = tuple[RunResult, RunResult]
 """Winner and baseline."""
+
+
+def unreal(pairs: Sequence[Pair]) -> str | None:
+    """The word for pairs that no hardware made now, simulated or replayed; None for measurements.
+
+    Such pairs repeat themselves: no interval of them says anything of a machine's noise.
+    """
+    results = [result for pair in pairs for result in pair]
+    if any(result.simulated for result in results):
+        return "Simulated"
+    return "Replayed" if any(result.replayed for result in results) else None
 
 
 def saving(pairs: Sequence[Pair]) -> Interval | None:

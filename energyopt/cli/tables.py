@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import plotext
 from rich.box import SIMPLE_HEAD
@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from energyopt.core.units import format_figure, format_si
+from tuner.export.history import best_so_far
+from tuner.references import Reference
 from tuner.summary import Row, StudySummary, row_value
 
 DASH = "—"
@@ -67,8 +69,8 @@ def plot_pareto(console: Console, summary: StudySummary) -> None:
     what = "tokens/J" if summary.objective == "tokens_per_joule" else "tok/s"
     plotext.title(f"{what} (up is better) over TPOT p90 in ms (left is better)")
     groups = (
-        ("misses an SLO", "x", [p for p in drawable if not p[0].feasible]),
-        ("keeps the SLOs", "o", [p for p in drawable if p[0].feasible and not p[0].on_front]),
+        ("misses an SLO", "x", [p for p in drawable if not p[0].feasible or p[0].withdrawn]),
+        ("keeps the SLOs", "o", [p for p in drawable if p[0].feasible and not p[0].withdrawn and not p[0].on_front]),
         ("Pareto set", "#", [p for p in drawable if p[0].on_front]),
         ("baseline", "B", [p for p in drawable if summary.baseline and p[0].trial == summary.baseline.trial]),
         ("best", "*", [p for p in drawable if summary.best and p[0].trial == summary.best.trial]),
@@ -78,6 +80,41 @@ def plot_pareto(console: Console, summary: StudySummary) -> None:
         plotext.scatter([x for _, x, _ in group], [y for _, _, y in group], marker=marker)
     console.print(plotext.uncolorize(plotext.build()), markup=False, highlight=False)
     console.print("   ".join(f"{marker} {label}" for label, marker, _ in drawn), markup=False, highlight=False)
+
+
+def plot_history(console: Console, summary: StudySummary, references: Sequence[Reference] = ()) -> None:
+    """What each trial of the search was worth in its order, the best so far, and what luck would be expected to find.
+
+    Nothing is drawn with fewer than two trials.
+    """
+    rows = [row for row in summary.rows if not row.origin.repeats]
+    points = [(place, row_value(row, summary.objective), row) for place, row in enumerate(rows)]
+    best = [(x, y) for x, y in enumerate(best_so_far(rows, summary.objective)) if y is not None]
+    known = [(x, y, row) for x, y, row in points if y is not None]
+    if len(known) < 2:
+        return
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plot_size(min(console.width - 1, 90), 14)
+    what = "tokens/J" if summary.objective == "tokens_per_joule" else "tok/s"
+    plotext.title(f"{what} over trials, in the order of the search")
+    lines = [("-", "best so far", best)]
+    lines += [(mark, f"{one.name} search, expected", list(enumerate(one.curve)))
+              for mark, one in zip(".:", references, strict=False)]  # fmt: skip
+    drawn = []
+    for marker, label, line in lines:
+        if line:
+            plotext.plot([x for x, _ in line], [y for _, y in line], marker=marker)
+            drawn.append(f"{marker} {label}")
+    for marker, label, group in (
+        ("x", "misses an SLO", [p for p in known if not p[2].stands]),
+        ("o", "keeps the SLOs", [p for p in known if p[2].stands]),
+    ):
+        if group:
+            plotext.scatter([x for x, _, _ in group], [y for _, y, _ in group], marker=marker)
+            drawn.append(f"{marker} {label}")
+    console.print(plotext.uncolorize(plotext.build()), markup=False, highlight=False)
+    console.print("   ".join(drawn), markup=False, highlight=False)
 
 
 def settings(params: Mapping[str, object], usual: Mapping[str, object]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from energyopt.core.clock import Clock, MonotonicClock
@@ -12,7 +12,8 @@ from energyopt.core.errors import ConfigError, SensorUnavailableError
 from energyopt.core.study import Space, StudyRecord
 from telemetry.meter import Meter as HostMeter
 from tuner.evaluators.chat_http import MeterOf
-from tuner.evaluators.choice import EvaluatorChoice
+from tuner.evaluators.choice import EVALUATOR_KEY, EvaluatorChoice
+from tuner.evaluators.choice import evaluator_choice as chosen
 from tuner.evaluators.embedded import EmbeddedEvaluator
 from tuner.evaluators.endpoint import EndpointEvaluator, check_knobs
 from tuner.evaluators.launched import DIALECTS, Launch, LaunchedEvaluator
@@ -28,9 +29,7 @@ from .power import power_controller
 from .results import Session, study_folder
 from .served import first_model
 
-EVALUATOR_KEY = "evaluator"
-"""Where a study keeps which evaluator it runs on, among the facts of its machine; absent is the embedded engine."""
-
+__all__ = ["EVALUATOR_KEY", "UNREAL", "check_choice", "chosen", "make_evaluator", "no_power", "powered"]
 
 UNREAL = ("simulator", "replay")
 """Kinds that no hardware answers: nothing of this machine is set or waited for."""
@@ -47,11 +46,6 @@ class _NoPower:
 def no_power() -> PowerController:
     """For evaluators without devices: their limits are part of what is computed."""
     return _NoPower()
-
-
-def chosen(machine: Mapping[str, str]) -> EvaluatorChoice:
-    """What a study's facts say about its evaluator."""
-    return EvaluatorChoice.model_validate_json(machine.get(EVALUATOR_KEY, "{}"))
 
 
 def make_evaluator(session: Session, study: StudyRecord, embedded: tuple[str, ...]) -> Evaluator:

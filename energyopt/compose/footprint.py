@@ -12,6 +12,7 @@ from energyopt.core.results import EnergyTotal, Scope
 from energyopt.core.study import StudyRecord, TrialRecord
 from energyopt.core.units import Joules
 from telemetry.footprint import Rates
+from tuner.saved import DailySaving
 
 MACHINE_KEY = "footprint"
 """Where a study keeps what it was asked about carbon and cost, among the facts of its machine."""
@@ -31,17 +32,20 @@ def study_facts(config: FootprintConfig) -> Mapping[str, str]:
     return {MACHINE_KEY: config.model_dump_json(exclude_none=True)}
 
 
-def daily_carbon(study: StudyRecord, joules: Joules, scopes: Iterable[Scope], day: datetime) -> float | None:
-    """Grams of CO2e of so many joules spread over the day that ends at ``day``; None without an intensity.
+def daily_carbon(
+    study: StudyRecord, saved: DailySaving, scopes: Iterable[Scope], day: datetime
+) -> tuple[float, float, float] | None:
+    """Grams of CO2e of what is saved spread over the day that ends at ``day``, with the bounds of those joules.
 
-    Raises ConfigError if the study's file of grid intensities is gone.
+    None without an intensity, or without bounds. Raises ConfigError if the study's file of grid intensities is gone.
     """
     facts = study.machine.get(MACHINE_KEY)
-    if facts is None:
+    if facts is None or saved.low is None or saved.high is None:
         return None
-    config = parse_config(FootprintConfig, json.loads(facts))
-    energy = EnergyTotal(joules=joules, error=Joules(0.0), sources=())
-    return Rates(config, scopes).of(energy, day - timedelta(days=1), day).carbon_grams
+    rates = Rates(parse_config(FootprintConfig, json.loads(facts)), scopes)
+    unit = EnergyTotal(joules=Joules(1.0), error=Joules(0.0), sources=())
+    per_joule = rates.of(unit, day - timedelta(days=1), day).carbon_grams
+    return None if per_joule is None else (per_joule * saved.joules, per_joule * saved.low, per_joule * saved.high)
 
 
 def trial_footprint(study: StudyRecord, trial: TrialRecord) -> Footprint | None:

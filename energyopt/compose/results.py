@@ -8,19 +8,24 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from energyopt import __version__
-from energyopt.core.errors import StoreError
-from energyopt.core.study import Artifact, Origin
+from energyopt.core.config import Deployment, PowerConfig
+from energyopt.core.errors import ConfigError, StoreError
+from energyopt.core.study import Artifact, Origin, StudyRecord
 from energyopt.core.study_store import StudyStore
+from energyopt.core.units import megahertz
 from energyopt.store.database import database_file, default_url, open_store
-from tuner.export.command import serve_command
+from tuner.evaluators.choice import EvaluatorChoice, evaluator_choice
+from tuner.export.command import serve_command, vllm_command
 from tuner.export.manifest import manifest_json
-from tuner.export.picture import pareto_png
-from tuner.export.report import report_html
+from tuner.export.report import draw, report_html
+from tuner.export.sglang import sglang_command
 from tuner.objective import Objective
+from tuner.references import Reference, references
 from tuner.saved import DailySaving, daily_saving
 from tuner.space import SearchSpace
 from tuner.summary import StudySummary, summarize_study
@@ -78,28 +83,87 @@ def objective_unit(session: Session, study_id: str) -> str:
     return "tokens/J" if session.store.study(study_id).spec.maximize == "tokens_per_joule" else "tok/s"
 
 
-def launch_command(session: Session, study_id: str) -> str | None:
-    """The shell command that serves the recommended configuration; None without a recommendation."""
+@dataclass(frozen=True, slots=True)
+class Launching:
+    """How the recommended configuration is started: a line for a shell, and what to know of it.
+
+    ``shell`` is None where no single command starts it, and then ``remark`` says why; else it may be empty.
+    """
+
+    shell: str | None
+    remark: str = ""
+
+
+def launch_command(session: Session, study_id: str) -> Launching | None:
+    """The command that starts the recommended configuration on the engine of its study; None without one."""
     study = session.store.study(study_id)
     if study.recommendation is None:
         return None
     number = study.recommendation.trial
     trial = next(trial for trial in session.store.trials(study_id) if trial.number == number)
-    return serve_command(trial.deployment, tuned=study.spec.space).shell
+    try:
+        return _launching(session, study, trial.deployment)
+    except ConfigError as error:
+        return Launching(None, error.message)
+
+
+def _launching(session: Session, study: StudyRecord, deployment: Deployment) -> Launching:
+    """Raises ConfigError, with the reason, where no single command starts it."""
+    choice = evaluator_choice(study.machine)
+    if choice.kind == "replay":
+        return _launching(session, session.store.study(choice.study or ""), deployment)
+    if choice.kind == "endpoint":
+        return _limits_of(choice, deployment)
+    if choice.kind == "vllm":
+        command = vllm_command(deployment)
+    elif choice.kind == "sglang":
+        command = sglang_command(deployment)
+    else:
+        command = serve_command(deployment, tuned=study.spec.space)
+    return Launching(command.shell, " ".join(command.remarks))
+
+
+def _limits_of(choice: EvaluatorChoice, deployment: Deployment) -> Launching:
+    """The server of an endpoint runs already: only the limits of its devices are ours to set."""
+    power, remark = deployment.decode.power, f"The server at {choice.url} stays as it is."
+    words = ["energyopt", "cap", "set", *([] if power.cap is None else [f"{power.cap:.10g}W"])]
+    if power.sm_clock is not None:
+        words += ["--sm-clock", f"{megahertz(power.sm_clock)}MHz"]
+    for device in choice.devices:
+        words += ["--device", device]
+    return Launching(None if power == PowerConfig() else shlex.join(words), remark)
 
 
 def write_artifacts(session: Session, study_id: str) -> None:
+    """The report, the picture and the manifest; also of a winner that no single command starts."""
     summary = study_summary(session, study_id)
-    command = launch_command(session, study_id) or ""
     trials = session.store.trials(study_id)
+    worths, luck = winner_worth(session, study_id), study_references(session, study_id)
+    pictures = draw(summary, luck)
+    report = report_html(
+        summary,
+        launching=launch_command(session, study_id) or Launching(None),
+        worths=worths,
+        saved=saved_per_day(session, study_id),
+        references=luck,
+        pictures=pictures,
+        version=__version__,
+    )
     pages = {
-        "report.html": ("text/html", report_html(summary, command=command, version=__version__).encode()),
-        "pareto.png": ("image/png", pareto_png(summary)),
+        "report.html": ("text/html", report.encode()),
+        **{name: ("image/png", picture) for name, picture in pictures.items()},
         "manifest.json": ("application/json", manifest_json(summary.study, trials, version=__version__).encode()),
     }
     folder = study_folder(session, study_id)
     for name, (media_type, content) in pages.items():
         session.store.add_artifact(study_id, write_artifact(folder, name, media_type, content))
+
+
+def study_references(session: Session, study_id: str) -> list[Reference]:
+    """What random and Sobol search would be expected to have found with as many trials, by the study's own model."""
+    study, trials = session.store.study(study_id), session.store.trials(study_id)
+    space = SearchSpace(study.spec.space, study.spec.baseline)
+    return references(space, trials, Objective(study.spec.maximize, study.spec.slos))
 
 
 def write_artifact(folder: Path, name: str, media_type: str, content: bytes) -> Artifact:

@@ -29,8 +29,14 @@ REPETITIONS = tuple(origin.value for origin in Origin if origin.repeats)
 def offer(session: Session, row: TrialRow) -> None:
     """A trial has ended: it joins every front on which no earlier one beats it, or equals it.
 
-    The caller holds the study, so that two trials never join at once.
+    The caller holds the study, so that two trials never join at once. A configuration that missed an SLO, or failed,
+    when it was measured again leaves them, and what it had ousted may come back.
     """
+    if row.origin in REPETITIONS and row.outcome != TrialOutcome.FEASIBLE.value:
+        rebuild(session, row.study_id)
+        return
+    if _missed_before(session, row):
+        return
     for pair, benefit, latency in _figures(row):
         of_pair = _of(row.study_id, pair)
         as_good = and_(*of_pair, FrontRow.y <= latency, FrontRow.x >= benefit)
@@ -44,7 +50,9 @@ def offer(session: Session, row: TrialRow) -> None:
 def rebuild(session: Session, study_id: str) -> None:
     """The slow twin: every front of a study from all of its trials."""
     session.execute(delete(FrontRow).where(FrontRow.study_id == study_id))
-    rows = session.scalars(select(TrialRow).where(TrialRow.study_id == study_id)).all()
+    every = session.scalars(select(TrialRow).where(TrialRow.study_id == study_id)).all()
+    missed = {row.deployment_digest for row in every if _misses(row)}
+    rows = [row for row in every if row.deployment_digest not in missed]
     found = [(pair, latency, -benefit, row.number, row) for row in rows for pair, benefit, latency in _figures(row)]
     for pair in PAIRS:
         best: float | None = None
@@ -58,6 +66,18 @@ def members(study_id: str, benefit: Benefit, latency: Latency) -> ColumnElement[
     """The trials of a front."""
     numbers = select(FrontRow.number).where(*_of(study_id, (benefit, latency)))
     return and_(TrialRow.study_id == study_id, TrialRow.number.in_(numbers))
+
+
+def _missed_before(session: Session, row: TrialRow) -> bool:
+    """Whether a repetition of the same configuration has missed an SLO already: a lost trial may end after it."""
+    same = (TrialRow.study_id == row.study_id, TrialRow.deployment_digest == row.deployment_digest)
+    missed = (TrialRow.origin.in_(REPETITIONS), TrialRow.outcome != TrialOutcome.FEASIBLE.value)
+    return bool(session.scalar(select(exists().where(*same, *missed))))
+
+
+def _misses(row: TrialRow) -> bool:
+    """Whether a repetition has ended without keeping every SLO."""
+    return row.origin in REPETITIONS and row.outcome not in (None, TrialOutcome.FEASIBLE.value)
 
 
 def _figures(row: TrialRow) -> Iterator[tuple[Pair, float, float]]:

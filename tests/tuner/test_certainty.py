@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from energyopt.core.results import RunResult, VerdictRecord
@@ -31,6 +31,7 @@ def run(samples: int, over: int | None, slo: str = SLO) -> RunResult:
     )
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 400), st.sampled_from([0.5, 0.9, 0.95, 0.99]), st.randoms(use_true_random=False))
 def test_two_counts_decide_as_the_bound_of_the_samples_does(count: int, q: float, rng: random.Random) -> None:
     values = [rng.random() for _ in range(count)]
@@ -63,5 +64,33 @@ def test_a_doubt_tells_few_samples_from_many_excesses() -> None:
 
 def test_what_has_no_counts_is_as_sure_as_its_estimate() -> None:
     assert not doubts([run(20, None)])
-    assert not doubts([run(1, 0, "ttft:mean<500ms")])
+    assert not doubts([run(1, None, "goodput>1")])
     assert not doubts([])
+
+
+def of_mean(mean: float, bound: float | None, samples: int = 20, slo: str = "ttft:mean<500ms") -> RunResult:
+    verdict = run(samples, None, slo).verdicts[0].model_copy(update={"estimate": mean, "bound": bound})
+    return run(samples, None).model_copy(update={"verdicts": (verdict,)})
+
+
+def test_a_mean_is_kept_for_sure_only_with_its_bound() -> None:
+    assert not doubts([of_mean(0.4, 0.49)])
+    (wide,) = doubts([of_mean(0.4, 0.6)])
+    assert str(wide) == "ttft:mean<500ms (the bound of the mean of 20 samples is 600 ms)"
+    assert not wide.too_few
+    (few,) = doubts([of_mean(0.4, None, samples=3)])
+    assert few.too_few
+    assert "3 samples tell no bound of a mean, at least 8 are needed" in str(few)
+
+
+def test_means_of_several_runs_are_surer_together() -> None:
+    """Four runs halve the error: 0.4 + 0.18 / 2."""
+    assert doubts([of_mean(0.4, 0.58)])
+    assert not doubts([of_mean(0.4, 0.58)] * 4)
+
+
+def test_the_mean_of_an_interactivity_is_that_of_its_gaps() -> None:
+    """25 tokens/s with a bound of 21 are gaps of 40 ms and 47.6 ms."""
+    slo = "interactivity:mean>20"
+    assert not doubts([of_mean(25.0, 21.0, slo=slo)])
+    assert doubts([of_mean(25.0, 19.0, slo=slo)])

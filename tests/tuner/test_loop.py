@@ -160,6 +160,36 @@ def test_the_best_feasible_wins_and_its_saving_is_that_of_the_pairs(bench: Bench
     assert recommendation.saving_low == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize(("mark", "word"), [("simulated", "Simulated"), ("replayed", "Replayed")])
+def test_pairs_that_no_hardware_made_verify_nothing(bench: Bench, mark: str, word: str) -> None:
+    def marked(seqs: int, workload: Workload) -> Answer:
+        found = GOOD(seqs, workload)
+        return found.model_copy(update={mark: True}) if isinstance(found, RunResult) else found
+
+    recommendation = bench.run(bench.create(one_knob(trials=4, pairs=3)), bench.scripted(marked)).recommendation
+    assert recommendation is not None
+    assert not recommendation.verified
+    assert recommendation.note.startswith(f"{word}, not verified")
+    assert recommendation.saving == pytest.approx(0.2)
+    assert (recommendation.saving_low, recommendation.saving_high) == (None, None)
+
+
+def test_the_pairs_are_those_behind_the_interval(bench: Bench) -> None:
+    """A pair without joules on one side says nothing of the saving, and is not counted as if it did."""
+    verified: list[int] = []
+
+    def script(seqs: int, workload: Workload) -> Answer:
+        found = GOOD(seqs, workload)
+        if workload.seed == 1 and isinstance(found, RunResult):
+            verified.append(1)
+            return found.model_copy(update={"power_valid": len(verified) > 1})
+        return found
+
+    recommendation = bench.run(bench.create(one_knob(trials=4, pairs=3)), bench.scripted(script)).recommendation
+    assert recommendation is not None
+    assert recommendation.pairs == 2
+
+
 def test_verification_interleaves_on_fresh_prompts(bench: Bench) -> None:
     evaluator = bench.scripted(GOOD)
     bench.run(bench.create(one_knob(trials=4, pairs=3)), evaluator)

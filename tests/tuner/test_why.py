@@ -78,5 +78,17 @@ def test_a_day_of_saving_is_at_the_baselines_load_and_has_its_interval() -> None
     assert saved.tokens == pytest.approx(100 * 86_400)
     assert saved.joules == pytest.approx(0.2 * 100 * 86_400 / 4.0)
     assert (saved.low or 0) < saved.joules < (saved.high or 0)
+    spent = saved.joules / 0.2
+    assert [saved.low, saved.high] == pytest.approx([0.15 * spent, 0.25 * spent])
+    assert saved.source == "counter"
+    unsure = run(4.0)
+    assert unsure.energy is not None
+    guessed = EnergyTotal(
+        joules=unsure.energy.joules, error=Joules(unsure.energy.joules / 2), sources=(Source.ESTIMATED,)
+    )
+    rough = daily_saving(unsure.model_copy(update={"energy": guessed}), found)
+    assert rough is not None
+    assert [rough.low, rough.high] == pytest.approx([0.075 * spent, 0.375 * spent])
+    assert rough.source == "estimated"
     assert daily_saving(run(4.0), found.model_copy(update={"saving": None})) is None
     assert daily_saving(run(4.0).model_copy(update={"power_valid": False}), found) is None

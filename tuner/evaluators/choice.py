@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -46,3 +47,12 @@ class EvaluatorChoice(Config):
             if "=" not in word or word.startswith("="):
                 raise ValueError(f"environment {word!r} is not NAME=value")
         return self
+
+
+EVALUATOR_KEY = "evaluator"
+"""Where a study keeps which evaluator it runs on, among the facts of its machine; absent is the embedded engine."""
+
+
+def evaluator_choice(machine: Mapping[str, str]) -> EvaluatorChoice:
+    """What a study's facts say about its evaluator."""
+    return EvaluatorChoice.model_validate_json(machine.get(EVALUATOR_KEY, "{}"))

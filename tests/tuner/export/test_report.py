@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from energyopt.compose.results import Launching
 from energyopt.core.clock import FakeClock
 from energyopt.core.study import Recommendation
 from energyopt.store.memory import MemoryStudyStore
@@ -27,7 +28,7 @@ def summary() -> StudySummary:
 
 def page(summary: StudySummary, trial: int, note: str) -> str:
     found = Recommendation(trial=trial, verified=False, pairs=0, note=note)
-    return report_html(replace(summary, recommendation=found), command="energyopt serve x", version="0")
+    return report_html(replace(summary, recommendation=found), launching=Launching("energyopt serve x"), version="0")
 
 
 def test_a_baseline_that_kept_its_objectives_is_not_called_unverified(summary: StudySummary) -> None:
