@@ -42,12 +42,12 @@ def copy_blocks(
     """Copy block ``source_ids[i]`` of ``source`` over block ``target_ids[i]`` of ``target``, for every ``i``.
 
     Both pools are (blocks, block_tokens, 2, kv_heads, head_dim) with neighbouring columns, the ids int32 or int64. A
-    target named twice ends as one of its sources. Raises ValueError where the blocks differ in shape.
+    target named twice ends as one of its sources. Raises ValueError where blocks differ in shape, or ids in number.
     """
-    if source.shape[1:] != target.shape[1:] or source_ids.shape != target_ids.shape:
-        raise ValueError(
-            f"Blocks of {tuple(source.shape[1:])} and {tuple(target.shape[1:])} cannot be copied pairwise."
-        )
+    if source.shape[1:] != target.shape[1:]:
+        raise ValueError(f"Blocks of {tuple(source.shape[1:])} cannot be copied over {tuple(target.shape[1:])}.")
+    if source_ids.shape != target_ids.shape:
+        raise ValueError(f"{source_ids.numel()} sources and {target_ids.numel()} targets are no pairs of blocks.")
     if source.stride(-1) != 1 or target.stride(-1) != 1:
         raise ValueError("A head's columns must be neighbours in memory.")
     arch = arch or arch_of(target.device)

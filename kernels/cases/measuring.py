@@ -33,8 +33,9 @@ GOALS: dict[str, tuple[Literal["memory", "matrix"], float]] = {
 }
 """Least shares of the copy's bandwidth or of the product's rate, in bf16 at full size."""
 
-FLUSH_BYTES = 256 << 20
-"""Written between runs: several times the largest second-level cache."""
+FLUSH_BYTES = 1 << 30
+"""Written between runs: several times the largest second-level cache, and so much that the device is busy with it until
+Python has queued the run behind it; a small kernel would else be timed with the wait for its launch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,9 @@ def test_long_lists_are_cut_into_launches_on_rocm(monkeypatch: pytest.MonkeyPatc
 
 
 def test_refuses_blocks_of_different_shape(draw: Draw) -> None:
-    with pytest.raises(ValueError, match="cannot be copied pairwise"):
+    with pytest.raises(ValueError, match=r"Blocks of \(4, 2, 1, 8\) cannot be copied over \(8, 2, 1, 8\)"):
         copy_blocks(draw(2, 4, 2, 1, 8), draw(2, 8, 2, 1, 8), torch.arange(2), torch.arange(2))
+    with pytest.raises(ValueError, match="2 sources and 1 targets are no pairs of blocks"):
+        copy_blocks(draw(2, 4, 2, 1, 8), draw(2, 4, 2, 1, 8), torch.arange(2), torch.arange(1))
     with pytest.raises(ValueError, match="neighbours"):
         copy_blocks(draw(2, 4, 2, 8, 3).transpose(3, 4), draw(2, 4, 2, 3, 8), torch.arange(2), torch.arange(2))
