@@ -1,4 +1,4 @@
-"""Knobs that are more than one field: a layout as a whole, the KV tiers as a whole, each as one word.
+"""Knobs that are more than one field: a layout, the KV tiers, speculation, each as a whole and as one word.
 
 Every scalar field of a Deployment is a knob by its path alone. A part that only makes sense as a whole is one by a row
 of ``KINDS``: how it is spelled as a value, and what a value means.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from energyopt.core.config import ParallelLayout, TierConfig, parse_config
+from energyopt.core.config import ParallelLayout, SpeculativeConfig, TierConfig, parse_config
 from energyopt.core.errors import ConfigError
 from energyopt.core.study import Value
 from energyopt.core.units import parse_bytes
@@ -20,7 +20,9 @@ _AXES = tuple(ParallelLayout.model_fields)
 _LAYOUT_PART = re.compile(r"([a-z]+)([1-9]\d{0,5})")
 _TIER = re.compile(r"([a-z]+):([^/@\s]+)(/rank)?(?:@(\S+))?")
 _GIB = 2**30
+_SPECULATION = re.compile(r"(ngram):(\d{1,2})(?::(\d{1,2})-(\d{1,2}))?(:fixed)?")
 NO_TIERS = "none"
+NO_SPECULATION = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,36 @@ def _parse_tier(word: str, value: Value) -> dict[str, Any]:
     return tier
 
 
+def spell_speculation(part: Mapping[str, Any] | None) -> str:
+    """``ngram:4``, with ``:2-4`` behind it for other lengths to look up and ``:fixed`` for a depth that stays."""
+    if part is None:
+        return NO_SPECULATION
+    usual = SpeculativeConfig().model_dump()
+    words = [part["method"], str(part["num_speculative_tokens"])]
+    lengths = (part["prompt_lookup_min"], part["prompt_lookup_max"])
+    if lengths != (usual["prompt_lookup_min"], usual["prompt_lookup_max"]):
+        words.append(f"{lengths[0]}-{lengths[1]}")
+    return ":".join([*words, *(() if part["adaptive"] else ("fixed",))])
+
+
+def parse_speculation(value: Value) -> dict[str, Any] | None:
+    """The part that a word such as ``ngram:4`` or ``ngram:4:2-3:fixed`` names; None for ``none``."""
+    if value == NO_SPECULATION:
+        return None
+    match = _SPECULATION.fullmatch(str(value))
+    if match is None:
+        raise ConfigError(f"{value!r} is no speculation: write {NO_SPECULATION}, ngram:4, or ngram:4:2-4:fixed.")
+    method, depth, least, most, fixed = match.groups()
+    fields: dict[str, Any] = {"method": method, "num_speculative_tokens": int(depth), "adaptive": fixed is None}
+    if least is not None:
+        fields |= {"prompt_lookup_min": int(least), "prompt_lookup_max": int(most)}
+    return parse_config(SpeculativeConfig, fields).model_dump()
+
+
 KINDS: Mapping[str, Kind] = {
     "engine.layout": Kind(spell_layout, parse_layout, "tp4-pp2"),
     "engine.kv.tiers": Kind(spell_tiers, parse_tiers, "host:16GiB"),
+    "engine.speculative_config": Kind(spell_speculation, parse_speculation, "ngram:4"),
 }
 """By the path below a pool. A new kind of knob is one row here; nothing else knows of it."""
 

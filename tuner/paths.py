@@ -29,11 +29,25 @@ def _leaves(model: type[BaseModel], prefix: str) -> Iterator[str]:
             yield f"{prefix}{name}"
 
 
+def optional_part(path: str) -> str | None:
+    """The outermost part above ``path`` that a Deployment may lack; None if all of them are always there."""
+    model: type[BaseModel] = Deployment
+    walked: list[str] = []
+    for name in path.split(".")[:-1]:
+        field = model.model_fields[name]
+        walked.append(name)
+        if not field.is_required() and field.default is None:
+            return ".".join(walked)
+        inner = (field.annotation, *getattr(field.annotation, "__args__", ()))
+        model = next(t for t in inner if isinstance(t, type) and issubclass(t, BaseModel))
+    return None
+
+
 def read_path(data: Mapping[str, Any], path: str) -> Value:
-    """The value at ``path`` of a dumped Deployment."""
+    """The value at ``path`` of a dumped Deployment; None below a part that it lacks."""
     found: Any = data
     for part in path.split("."):
-        found = found[part]
+        found = None if found is None else found[part]
     kind = kind_of(path)
     value: Value = found if kind is None else kind.spell(found)
     return value
@@ -42,7 +56,8 @@ def read_path(data: Mapping[str, Any], path: str) -> Value:
 def with_path(data: Mapping[str, Any], path: str, value: Value) -> dict[str, Any]:
     """A copy of ``data`` with ``value`` at ``path``; what does not lie on the path is shared.
 
-    Raises ConfigError for a word that a knob of its own kind does not understand.
+    A value below a part that ``data`` lacks makes the part, with its other fields at their defaults; None there leaves
+    it out. Raises ConfigError for a word that a knob of its own kind does not understand.
     """
     kind = kind_of(path)
     return _placed(data, path, value if kind is None else kind.parse(value))
@@ -50,4 +65,6 @@ def with_path(data: Mapping[str, Any], path: str, value: Value) -> dict[str, Any
 
 def _placed(data: Mapping[str, Any], path: str, part: Any) -> dict[str, Any]:
     head, _, rest = path.partition(".")
-    return {**data, head: _placed(data[head], rest, part) if rest else part}
+    if rest and data.get(head) is None and part is None:
+        return {**data, head: None}
+    return {**data, head: _placed(data.get(head) or {}, rest, part) if rest else part}

@@ -20,7 +20,7 @@ from energyopt.core.config import Deployment, describe_validation
 from energyopt.core.errors import ConfigError
 from energyopt.core.study import Knob, Space, Value
 
-from .paths import knob_paths, read_path, with_path
+from .paths import knob_paths, optional_part, read_path, with_path
 
 Params = Mapping[str, Value]
 """One point: a value for every knob, by path."""
@@ -70,6 +70,9 @@ def _one_power_setting(deployment: Deployment) -> str | None:
 IDLE_KNOB = "a knob without effect keeps the baseline's value"
 """Rule of the points that differ from another one only in a knob whose condition does not hold."""
 
+ABSENT_PART = "a part that a deployment may lack is there as a whole or not at all"
+"""Rule of the points in which knobs of one part do not agree on whether it is there."""
+
 DEFAULT_RULES = (Rule("one power setting for all pools of a host", _one_power_setting),)
 
 
@@ -93,6 +96,7 @@ class SearchSpace:
         self._space = space
         self._rules = tuple(rules)
         self._template = baseline.model_dump()
+        self._loose = tuple(k.path for k in space.knobs if optional_part(k.path) not in (None, "prefill"))
         self._check_paths(baseline)
         self.baseline_params: Params = {knob.path: read_path(self._template, knob.path) for knob in space.knobs}
         self._check_values()
@@ -164,11 +168,19 @@ class SearchSpace:
             reason = describe_validation(Deployment, error).removesuffix(".")
             first = error.errors(include_url=False)[0]
             return Rejection(_NUMBER.sub("", first["msg"].removeprefix("Value error, ")), reason)
+        lost = self._lost(deployment, params) if self._loose else None
+        if lost is not None:
+            return Rejection(ABSENT_PART, f"{lost} = {params[lost]} means nothing there")
         for rule in self._rules:
             reason_or_none = rule.check(deployment)
             if reason_or_none is not None:
                 return Rejection(rule.name, reason_or_none)
         return deployment
+
+    def _lost(self, deployment: Deployment, params: Params) -> str | None:
+        """The first knob of an optional part that the deployment does not say again."""
+        dumped = deployment.model_dump()
+        return next((p for p in self._loose if _key(read_path(dumped, p)) != _key(params[p])), None)
 
     def _moved(self, knob: Knob, params: Params) -> bool:
         return _key(params[knob.path]) != _key(self.baseline_params[knob.path])

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energyopt.core.config import Deployment, EngineConfig, KvConfig, PoolConfig, PowerConfig
+from energyopt.core.config import Deployment, EngineConfig, KvConfig, PoolConfig, PowerConfig, SpeculativeConfig
 from energyopt.core.errors import ConfigError
 from energyopt.core.study import Knob, Space, Value
 from tuner.fake_study import toy_deployment, toy_space
 from tuner.paths import knob_paths
-from tuner.space import DEFAULT_RULES, IDLE_KNOB, SearchSpace, at_most_devices
+from tuner.space import ABSENT_PART, DEFAULT_RULES, IDLE_KNOB, SearchSpace, at_most_devices
 
 SMALL = SearchSpace(toy_space(small=True), toy_deployment())
 
@@ -186,3 +186,34 @@ def test_a_layout_is_one_knob_and_excludes_its_parts() -> None:
     assert [(one.tp, one.pp, one.ep) for one in layouts] == [(1, 1, 1), (4, 2, 1), (8, 1, 8)]
     with pytest.raises(ConfigError, match="set the same thing"):
         space(Knob(path="decode.engine.layout", values=("tp1",)), Knob(path="decode.engine.layout.tp", values=(1, 2)))
+
+
+DEPTH, MOST = (f"decode.engine.speculative_config.{name}" for name in ("num_speculative_tokens", "prompt_lookup_max"))
+
+
+def test_a_knob_of_a_part_that_the_baseline_lacks_makes_the_part() -> None:
+    space = SearchSpace(Space(knobs=(Knob(path=DEPTH, values=(None, 2, 4)),)), toy_deployment())
+    assert space.baseline_params == {DEPTH: None}
+    assert space.apply({DEPTH: None}) == toy_deployment()
+    made = space.apply({DEPTH: 2}).decode.engine.speculative_config
+    assert made == SpeculativeConfig(num_speculative_tokens=2)
+
+
+def test_knobs_of_one_absent_part_are_there_together_or_not_at_all() -> None:
+    """Else (none, 3) and (4, 3) would be one configuration tried twice: 4 is the default."""
+    knobs = (Knob(path=DEPTH, values=(None, 2, 4)), Knob(path=MOST, values=(None, 3, 4)))
+    space = SearchSpace(Space(knobs=knobs), toy_deployment())
+    assert len(space.plan.points) == 1 + 2 * 2
+    assert space.plan.removed == {ABSENT_PART: 2, "Input should be a valid integer": 2}
+    assert len({space.apply(point).digest() for point in space.plan.points}) == 5
+    with pytest.raises(ConfigError, match="means nothing there"):
+        space.apply({DEPTH: None, MOST: 3})
+
+
+def test_speculation_is_one_knob_with_words() -> None:
+    path = "decode.engine.speculative_config"
+    space = SearchSpace(Space(knobs=(Knob(path=path, values=("none", "ngram:2", "ngram:4:fixed")),)), toy_deployment())
+    assert space.baseline_params == {path: "none"}
+    found = space.apply({path: "ngram:4:fixed"}).decode.engine.speculative_config
+    assert found is not None
+    assert (found.num_speculative_tokens, found.adaptive) == (4, False)
