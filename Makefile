@@ -15,6 +15,7 @@ help:
 	@echo "make long     longer tests of whole programs"
 	@echo "make chaos    faults on whole programs under load (root, for some of them)"
 	@echo "make soak     an hour under load: memory, descriptors and threads stay flat"
+	@echo "make release  dist/: what two builds make alike, bill of materials, licences"
 	@echo "make docs     the documentation, in build/site"
 	@echo "make bench    figures: the engine beside transformers, in one run"
 
@@ -61,6 +62,9 @@ build: $(VENV)/.dev
 	rm -rf build dist
 	$(BIN)/python -m build --no-isolation
 
+release: $(VENV)/.dev
+	bash deploy/release.sh
+
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build --strict --quiet
 
@@ -70,4 +74,4 @@ bench: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help install run test long chaos soak check format build docs bench clean
+.PHONY: help install run test long chaos soak check format build release docs bench clean

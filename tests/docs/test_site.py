@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,3 +110,27 @@ def test_what_a_tutorial_has_its_reader_type_works(
     if line == "cap show" and isinstance(done.exception, EnergyoptError):
         return  # no GPU here, and the page says that it says so
     assert done.exit_code == 0, (done.output, done.exception)
+
+
+STUDIES = [
+    (path.relative_to(ROOT), textwrap.dedent(block))
+    for path in PAGES
+    for block in re.findall(r"^ *```yaml\n(.*?)^ *```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    if re.search(r"^ *slos:", block, re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("page", "study"), STUDIES, ids=lambda part: str(part)[:30])
+def test_every_study_file_of_a_page_is_valid(page: Path, study: str, tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(study, encoding="utf-8")
+    words = ["study", "validate", str(file)]
+    done = CliRunner().invoke(build_app(words), words)
+    if isinstance(done.exception, EnergyoptError) and "/models/" in study:
+        assert "/models/" in str(done.exception)  # a checkpoint of the reader's
+        return
+    assert done.exit_code == 0, (done.output, done.exception)
+
+
+def test_pages_show_study_files() -> None:
+    assert len(STUDIES) >= 3
