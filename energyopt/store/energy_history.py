@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from energyopt.core.errors import ConfigError, NotFoundError
@@ -104,20 +106,22 @@ class EnergyHistory:
                 f"A window of {high - low} s in steps of {resolution} s is not allowed: it must not end before it "
                 f"starts, steps are 1 to {MAX_RESOLUTION} s, points at most {MAX_POINTS}."
             )
-        values: dict[str, object] = {
-            "base": 1 if resolution % MINUTE else MINUTE,
-            "step": resolution,
-            "start": low,
-            "end": high,
-        }
-        values |= {"device": device, "host": host, "limit": limit + 1}
-        where = [f"s.{name} = :{name}" for name, given in (("device", device), ("host", host)) if given is not None]
         with self._reading() as connection:
-            query = _POINTS.format(where="".join(f" AND {one}" for one in where))
-            rows = connection.execute(text(query), {name: v for name, v in values.items() if v is not None}).all()
+            sensors = _sensors(connection, device, host)
+            values: dict[str, object] = {
+                "base": 1 if resolution % MINUTE else MINUTE,
+                "step": resolution,
+                "start": low,
+                "end": high,
+                "limit": limit + 1,
+                "ids": list(sensors),
+            }
+            query = text(_ROWS if resolution in (1, MINUTE) else _SUMS).bindparams(bindparam("ids", expanding=True))
+            rows = _merged(connection.execute(query, values).all())
         if len(rows) > limit:
             raise ConfigError(f"The window holds more than {limit} points: ask for a shorter one, or longer steps.")
-        return [_point(row, resolution) for row in rows]
+        found = [_point(row, sensors[row[0]], resolution) for row in rows]
+        return sorted(found, key=lambda point: (point.at, point.host, point.device, point.scope))
 
     def pieces(self, run: str, device: str, scope: str, *, limit: int = 10 * MAX_POINTS) -> list[ExactPiece]:
         """Every piece of one sensor within a run, in order. Raises NotFoundError if none was kept."""
@@ -144,22 +148,50 @@ class EnergyHistory:
             raise refusal(error, self._name) from error
 
 
-_POINTS = """
-SELECT s.host, s.device, s.scope, r.at / :step * :step AS begins, SUM(r.nanojoules), SUM(r.covered_us),
-  MIN(r.watts_min), MAX(r.watts_max), SUM(r.doubt), MAX(r.edge),
-  MAX(r.sources & 1) + MAX(r.sources & 2) + MAX(r.sources & 4) + MAX(r.sources & 8)
-FROM energyopt_rollups AS r JOIN energyopt_sensors AS s ON s.id = r.sensor_id
-WHERE r.resolution = :base AND r.at >= :start AND r.at < :end{where}
-GROUP BY s.host, s.device, s.scope, r.at / :step * :step
-ORDER BY begins, s.host, s.device, s.scope
-LIMIT :limit
+_WHERE = "FROM energyopt_rollups WHERE resolution = :base AND at >= :start AND at < :end AND sensor_id IN :ids"
+_ROWS = f"""
+SELECT sensor_id, at, nanojoules, covered_us, watts_min, watts_max, doubt, edge, sources {_WHERE} LIMIT :limit
 """
+_SUMS = f"""
+SELECT sensor_id, at / :step * :step AS begins, CAST(SUM(nanojoules) AS BIGINT), CAST(SUM(covered_us) AS BIGINT),
+  MIN(watts_min), MAX(watts_max), SUM(doubt), MAX(edge), sources
+{_WHERE} GROUP BY begins, sensor_id, sources LIMIT :limit
+"""
+"""Sums over whole steps; a row alone where it is a step already, which is what months of minutes are read by."""
 
 
-def _point(row: Sequence[object], resolution: int) -> EnergyPoint:
-    host, device, scope = (str(value) for value in row[:3])
-    begins, nanojoules, covered_us, low, high, doubt, edge, bits = (float(str(value)) for value in row[3:])
-    joules, covered = int(nanojoules) / NANOJOULES, covered_us / MICROSECONDS
+def _sensors(connection: Connection, device: str | None, host: str | None) -> dict[int, tuple[str, str, str]]:
+    """Host, device and scope of each sensor that is asked for."""
+    given = {name: value for name, value in (("device", device), ("host", host)) if value is not None}
+    where = "".join(f" AND {name} = :{name}" for name in given)
+    query = text(f"SELECT id, host, device, scope FROM energyopt_sensors WHERE 1 = 1{where}")
+    return {row[0]: (row[1], row[2], row[3]) for row in connection.execute(query, given)}
+
+
+def _merged(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """One row a sensor and step: those whose pieces had other sources come apart, as SQL has no sum of sets."""
+    found: dict[tuple[int, int], tuple[Any, ...]] = {}
+    for row in rows:
+        one: tuple[Any, ...] = tuple(row)
+        key = one[0], one[1]
+        other = found.get(key)
+        if other is not None:
+            nanojoules, covered, low, high, doubt, edge, bits = one[2:]
+            sums = (other[2] + nanojoules, other[3] + covered, min(other[4], low), max(other[5], high))
+            one = (*key, *sums, other[6] + doubt, max(other[7], edge), other[8] | bits)
+        found[key] = one
+    return list(found.values())
+
+
+@cache
+def _sources(bits: int) -> tuple[Source, ...]:
+    return tuple(source for source, bit in SOURCE_BITS.items() if bits & bit)
+
+
+def _point(row: tuple[Any, ...], sensor: tuple[str, str, str], resolution: int) -> EnergyPoint:
+    _, begins, nanojoules, covered_us, low, high, doubt, edge, bits = row
+    host, device, scope = sensor
+    joules, covered = nanojoules / NANOJOULES, covered_us / MICROSECONDS
     return EnergyPoint(
         host=host,
         device=device,
@@ -172,7 +204,7 @@ def _point(row: Sequence[object], resolution: int) -> EnergyPoint:
         watts=Watts(joules / covered) if covered > 0 else None,
         watts_min=Watts(low),
         watts_max=Watts(high),
-        sources=tuple(source for source, bit in SOURCE_BITS.items() if int(bits) & bit),
+        sources=_sources(bits),
     )
 
 

@@ -334,7 +334,7 @@ async def test_energy_is_told_by_label(
     made = (await submit(http, {**body, "labels": {"team": "search"}})).json()["id"]
     await submit(http, {**body, "labels": {"team": "ads"}})
     run_toy(made)
-    window = {"start": "2020-01-01T00:00:00Z", "end": "2100-01-01T00:00:00Z", "resolution": 31_000_000}
+    window: Body = {"start": "2020-01-01T00:00:00Z", "end": "2100-01-01T00:00:00Z", "resolution": 31_000_000}
     found = (await http.get("/v1/energy", params={**window, "label": "team=search"})).json()["items"]
     trials = [trial for trial in store.studies.trials(made) if trial.result]
     assert sum(one["joules"] for one in found) == pytest.approx(sum(t.result.joules or 0 for t in trials if t.result))
