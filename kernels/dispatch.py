@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import experts, fused, linear, reference
+from . import experts, fused, fused_delta, linear, reference
 from .choices import NOTHING, Choices
 from .demand import ANYTHING, Demand
 from .demand import obstacle as unmet
@@ -52,7 +52,7 @@ FUSED = Ops(
     latent_attention=fused.latent_attention,
     route=plain_moe.route,
     make_experts=experts.make_experts,
-    delta=plain_delta.gated_delta,
+    delta=fused_delta.gated_delta,
 )
 
 
