@@ -174,21 +174,23 @@ def _copy(make: Maker, small: bool) -> Work:
     return Work(op, twin, (source, target, *ids), 2 * size_of(source))
 
 
+_BF16 = (torch.bfloat16,)
+"""Of uses beside another of the same kernel that is compiled in 16 bits of both kinds."""
 CASES = (
     Case("merge_states", _merge, (torch.float32,)),
     Case("paged_decode", _decode),
-    Case("paged_decode_fp8", lambda make, small: _decode(make, small, fp8=True), needs_fp8=True),
-    Case("paged_decode_window_64", lambda make, small: _decode(make, small, (64, 8), 64, 128)),
-    Case("paged_decode_256", lambda make, small: _decode(make, small, (16, 2), 256), (torch.bfloat16,)),
-    Case("paged_decode_split", lambda make, small: _decode(make, small, split=True), (torch.bfloat16,)),
+    Case("paged_decode_fp8", lambda make, small: _decode(make, small, fp8=True), _BF16, needs_fp8=True),
+    Case("paged_decode_window_64", lambda make, small: _decode(make, small, (64, 8), 64, 128), _BF16),
+    Case("paged_decode_256", lambda make, small: _decode(make, small, (16, 2), 256), _BF16),
+    Case("paged_decode_split", lambda make, small: _decode(make, small, split=True), _BF16),
     Case("mla_decode", _mla),
-    Case("mla_decode_split", lambda make, small: _mla(make, small, split=True), (torch.bfloat16,)),
+    Case("mla_decode_split", lambda make, small: _mla(make, small, split=True), _BF16),
     Case("paged_prefill", _prefill),
-    Case("mla_prefill", _mla_prefill),
-    Case("paged_prefill_window_64", lambda make, small: _prefill(make, small, (64, 8), 64, 128), (torch.bfloat16,)),
-    Case("paged_prefill_256", lambda make, small: _prefill(make, small, (16, 2), 256), (torch.bfloat16,)),
+    Case("mla_prefill", _mla_prefill, _BF16),
+    Case("paged_prefill_window_64", lambda make, small: _prefill(make, small, (64, 8), 64, 128), _BF16),
+    Case("paged_prefill_256", lambda make, small: _prefill(make, small, (16, 2), 256), _BF16),
     Case("rope_into_pages", _rope),
-    Case("rope_by_row", _rope_by_row, (torch.bfloat16,)),
-    Case("store_rows", _store, (torch.bfloat16,)),
-    Case("copy_blocks", _copy, (torch.bfloat16,)),
+    Case("rope_by_row", _rope_by_row, _BF16),
+    Case("store_rows", _store, _BF16),
+    Case("copy_blocks", _copy, _BF16),
 )
