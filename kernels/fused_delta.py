@@ -83,7 +83,8 @@ def _token(rows: _Rows, state: torch.Tensor, scale: float) -> torch.Tensor:
     seen = (rows.k.unsqueeze(1) @ state).squeeze(1)
     update = rows.beta.unsqueeze(-1) * (rows.v - seen)
     state.baddbmm_(rows.k.unsqueeze(2), update.unsqueeze(1))
-    return (rows.q.unsqueeze(1) @ state).squeeze(1) * scale
+    out: torch.Tensor = (rows.q.unsqueeze(1) @ state).squeeze(1) * scale
+    return out
 
 
 def _chunk(rows: _Rows, state: torch.Tensor, scale: float) -> torch.Tensor:

@@ -23,6 +23,7 @@ from engine.models import ALIASES, choose_device, choose_dtype, resolve_model
 from engine.parallel.semaphores import STRIDE, Semaphores
 from kernels.cpu.compiler import NoCompilerError
 from kernels.cpu.library import best_library
+from kernels.cpu.program import NativeError
 from kernels.cpu.speed import measure, numa_nodes
 from kernels.dispatch import available, select_ops
 
@@ -107,15 +108,27 @@ def _kernels() -> Check:
 
 
 def _native() -> Check:
-    """Which variant the CPU runs, and what it reaches with one thread and with all."""
+    """Which variant the CPU runs, what it reaches with one thread and with all, and what an engine makes of that."""
     try:
         library = best_library()
     except NoCompilerError as error:
         return Check("native kernels", "limited", f"{error} Until then torch computes, several times more slowly.")
     cores, nodes = len(os.sched_getaffinity(0)), numa_nodes()
-    speeds = "; ".join(str(measure(library, threads)) for threads in sorted({1, cores}))
-    memories = "" if nodes == 1 else f"; {nodes} NUMA nodes: bind the engine to one with numactl"
-    return Check("native kernels", "ok", f"{library.native_variant().decode()}, {speeds}{memories}")
+    try:
+        speeds = [measure(library, threads) for threads in sorted({1, cores})]
+    except (NativeError, MemoryError) as error:
+        return Check("native kernels", "limited", f"what they reach cannot be measured: {error}", "try fewer threads")
+    best = max(speeds, key=lambda speed: speed.read).threads
+    number = "one NUMA node" if nodes == 1 else f"{nodes} NUMA nodes: bind the engine to one with numactl"
+    details = [
+        library.native_variant().decode(),
+        *map(str, speeds),
+        number,
+        "weights of 4 or 8 bits, keys and values in bfloat16",
+        f"{best} of {cores} threads {'reads' if best == 1 else 'read'} fastest now; without --threads an engine tries "
+        "again as it runs",
+    ]
+    return Check("native kernels", "ok", "; ".join(details))
 
 
 def _ranks() -> Check:
