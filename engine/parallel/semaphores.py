@@ -57,7 +57,8 @@ class Semaphores:
             self._must(self._init(address, 1, value), "sem_init")
 
     def post(self, index: int) -> None:
-        self._must(self._post(self._addresses[index]), "sem_post")
+        if self._post(self._addresses[index]):
+            self._must(-1, "sem_post")
 
     def wait(self, index: int, patience: float | None) -> bool:
         """True once it was posted, False after ``patience`` seconds (None: no bound). Raises what ``check`` raises."""

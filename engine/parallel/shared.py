@@ -8,8 +8,8 @@ and so has read the older one. Longer parts go in pieces.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -27,6 +27,14 @@ _HEADER_BYTES = 64
 _MANY_SHAPES = 256
 _WIDE = (torch.float32, torch.float64)
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What exchanges of one shape have in common: each half's slots by rank, and how a rank announces it."""
+
+    slots: tuple[list[torch.Tensor], ...]
+    announced: bytes
 
 
 class SharedCollective:
@@ -55,7 +63,8 @@ class SharedCollective:
             [data[slot * slot_bytes : (slot + 1) * slot_bytes] for slot in range(half * size, (half + 1) * size)]
             for half in range(2)
         ]
-        self._views: dict[tuple[int, int, torch.dtype], list[torch.Tensor]] = {}
+        self._forms: dict[tuple[torch.Size, torch.dtype], _Form] = {}
+        self._peers = [(peer, rank * size + peer, peer * size + rank) for peer in range(size) if peer != rank]
         self._exchanges = 0
 
     @staticmethod
@@ -72,61 +81,60 @@ class SharedCollective:
         """See ``ports.Collective``. Two-byte numbers are added up in float32 and rounded once."""
         result = part.contiguous()
         add = _add if part.dtype in _WIDE or not part.is_floating_point() else _add_wide
-        for piece in self._pieces(result.view(-1)):
-            self._exchange(piece, partial(add, piece))
+        for piece in self._pieces(result):
+            add(piece, self._exchange(piece))
         return result
 
     def all_gather(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
         """See ``ports.Collective``."""
-        source = part.contiguous().view(-1)
+        source = part.contiguous()
         results = [torch.empty_like(source) for _ in range(self.size)]
-        pieces = zip(self._pieces(source), *(self._pieces(result) for result in results), strict=True)
-        for piece, *targets in pieces:
-            self._exchange(piece, partial(_copy, targets))
-        return [result.view(part.shape) for result in results]
+        for piece, *targets in zip(self._pieces(source), *map(self._pieces, results), strict=True):
+            for target, found in zip(targets, self._exchange(piece), strict=True):
+                target.copy_(found)
+        return results
 
-    def _pieces(self, flat: torch.Tensor) -> Sequence[torch.Tensor]:
+    def _pieces(self, whole: torch.Tensor) -> Sequence[torch.Tensor]:
         """At least one, also of nothing: an exchange is a meeting, and every rank comes."""
-        length = self._slot_bytes // flat.element_size()
-        return [flat[start : start + length] for start in range(0, max(1, flat.numel()), length)]
+        if whole.numel() * whole.element_size() <= self._slot_bytes:
+            return (whole,)
+        flat, length = whole.view(-1), self._slot_bytes // whole.element_size()
+        return [flat[start : start + length] for start in range(0, flat.numel(), length)]
 
-    def _exchange(self, piece: torch.Tensor, take: Callable[[Sequence[torch.Tensor]], None]) -> None:
+    def _exchange(self, piece: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Every rank's piece, in the slots, where it is until the exchange after the next."""
+        found = self._forms.get((piece.shape, piece.dtype)) or self._form(piece)
         half = self._exchanges & 1
         self._exchanges += 1
-        slots = self._shaped(half, piece)
+        slots, announced = found.slots[half], found.announced
         slots[self.rank].copy_(piece)
-        announced = (piece.numel(), _DTYPES.index(piece.dtype))
-        _HEADER.pack_into(self._headers, self._header(half, self.rank), *announced)
-        for peer in range(self.size):
-            if peer != self.rank:
-                self._signals.post(self.rank * self.size + peer)
-        for peer in range(self.size):
-            if peer != self.rank:
-                self._await(peer, half, announced)
-        take(slots)
-
-    def _await(self, peer: int, half: int, announced: tuple[int, int]) -> None:
-        if not self._signals.wait(peer * self.size + self.rank, self._patience):
-            raise EngineError(
-                f"Rank {peer} of {self.size} did not come to an exchange within {self._patience:g} seconds."
-            )
-        theirs = _HEADER.unpack_from(self._headers, self._header(half, peer))
-        if theirs != announced:
-            raise EngineError(f"Rank {peer} brought {theirs[0]} numbers where rank {self.rank} has {announced[0]}.")
+        at = self._header(half, self.rank)
+        self._headers[at : at + _HEADER.size] = announced
+        for _, there, _ in self._peers:
+            self._signals.post(there)
+        for peer, _, here in self._peers:
+            if not self._signals.wait(here, self._patience):
+                raise EngineError(
+                    f"Rank {peer} of {self.size} did not come to an exchange within {self._patience:g} seconds."
+                )
+            at = self._header(half, peer)
+            if self._headers[at : at + _HEADER.size] != announced:
+                theirs, ours = _HEADER.unpack_from(self._headers, at), _HEADER.unpack(announced)
+                raise EngineError(f"Rank {peer} brought {theirs[0]} numbers where rank {self.rank} has {ours[0]}.")
+        return slots
 
     def _header(self, half: int, rank: int) -> int:
         return (half * self.size + rank) * _HEADER_BYTES
 
-    def _shaped(self, half: int, piece: torch.Tensor) -> list[torch.Tensor]:
+    def _form(self, piece: torch.Tensor) -> _Form:
         """All ranks' slots as tensors like ``piece``; steps repeat their shapes, so these are kept."""
-        key = (half, piece.numel(), piece.dtype)
-        found = self._views.get(key)
-        if found is None:
-            if len(self._views) >= _MANY_SHAPES:
-                self._views.clear()
-            size = piece.numel() * piece.element_size()
-            found = self._views[key] = [slot[:size].view(piece.dtype) for slot in self._slots[half]]
-        return found
+        if len(self._forms) >= _MANY_SHAPES:
+            self._forms.clear()
+        size = piece.numel() * piece.element_size()
+        slots = tuple([slot[:size].view(piece.dtype).view(piece.shape) for slot in half] for half in self._slots)
+        made = _Form(slots, _HEADER.pack(piece.numel(), _DTYPES.index(piece.dtype)))
+        self._forms[piece.shape, piece.dtype] = made
+        return made
 
 
 def _add(target: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
@@ -140,8 +148,3 @@ def _add_wide(target: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
     for part in parts[1:]:
         total += part
     target.copy_(total)
-
-
-def _copy(targets: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]) -> None:
-    for target, part in zip(targets, parts, strict=True):
-        target.copy_(part)
