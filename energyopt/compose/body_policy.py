@@ -84,9 +84,8 @@ class BodyPolicy:
         whole: Any = with_path(template, path, value)
         for part in path.split("."):
             whole = whole[part]
-        for tier in whole if isinstance(whole, tuple) else ():
-            if tier["path"] is not None:
-                raise ConfigError(f"{path} = {value!r} is not allowed here: the worker's host chooses its folders.")
+        if any(_reaches(key, leaf) for key, leaf in _leaves("", whole)):
+            raise ConfigError(f"{path} = {value!r} is not allowed here: the worker's host chooses its folders.")
 
     def _check_fields(self, config: BaseModel, where: str) -> None:
         for name, field in type(config).model_fields.items():
@@ -113,6 +112,23 @@ class BodyPolicy:
         if not kinds or any(isinstance(kind, type) and issubclass(kind, self._closed) for kind in kinds):
             return False
         return all(_is_plain(_annotation(kind, last)) for kind in kinds)
+
+
+def _leaves(key: str, part: Any) -> Iterator[tuple[str, Any]]:
+    """Every scalar of a dumped part, with the name of the field that holds it."""
+    if isinstance(part, Mapping):
+        for name, inner in part.items():
+            yield from _leaves(name, inner)
+    elif isinstance(part, list | tuple):
+        for inner in part:
+            yield from _leaves(key, inner)
+    else:
+        yield key, part
+
+
+def _reaches(key: str, leaf: object) -> bool:
+    """Whether a text names a file, a folder or an address; the words of a fixed list have no such signs."""
+    return isinstance(leaf, str) and (key in ("model", "path") or any(sign in leaf for sign in "/\\:@~"))
 
 
 def _annotation(kind: object, name: str) -> object:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from pathlib import Path
 
 import jsonschema_rs
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from energyopt.compose.results import Session, open_session
 from energyopt.compose.study_files import REVISION_OF, plan_file, read_study_file, revise
 from energyopt.core.clock import FakeClock
 from energyopt.core.errors import ConfigError, SloError
 from energyopt.core.study import Knob, Origin, StudyState, TrialState
+from tuner.evaluators.choice import EvaluatorChoice
 from tuner.fake import FakeEvaluator
 from tuner.fake_study import FakePowerController
 from tuner.loop import StudyRunner
@@ -153,5 +158,95 @@ def test_a_revision_asks_the_same_question(tmp_path: Path) -> None:
     other = plan_file(file.model_copy(update={"slos": ("ttft:p90<1s",)}))
     with pytest.raises(ConfigError, match="slos differs from study"):
         revise(session, study, other)
+    lower = plan_file(file.model_copy(update={"baseline": {"engine": {"max_num_seqs": 8}}}))
+    with pytest.raises(ConfigError, match="baseline differs from study"):
+        revise(session, study, lower)
     revise(session, study, plan_file(file))
     assert session.store.study(study).state is StudyState.CANCELLED
+
+
+@pytest.mark.parametrize("state", [StudyState.RUNNING, StudyState.VERIFYING, StudyState.PAUSING])
+def test_a_study_that_is_worked_on_is_told_to_stop(tmp_path: Path, state: StudyState) -> None:
+    session = open_session(f"sqlite:///{tmp_path / 'db'}", tmp_path / "out")
+    planned = plan_file(read_study_file(written(tmp_path, YAML)))
+    study = session.store.create_study(planned.spec, planned.machine).id
+    session.store.set_state(study, state)
+    revise(session, study, planned)
+    assert session.store.study(study).state is StudyState.CANCELLING
+
+
+def test_trials_of_another_machine_say_nothing_here(tmp_path: Path) -> None:
+    session = open_session(f"sqlite:///{tmp_path / 'db'}", tmp_path / "out")
+    file = read_study_file(written(tmp_path, YAML))
+    changes = {"evaluator": EvaluatorChoice(kind="vllm"), "knobs": {"max_num_seqs": (8, 16)}}
+    served = plan_file(file.model_copy(update=changes))
+    study = session.store.create_study(served.spec, {**served.machine, "cpu": "another"}).id
+    with pytest.raises(ConfigError, match=r"machine \(cpu\) differs"):
+        revise(session, study, served)
+    simulated = plan_file(file)
+    anywhere = session.store.create_study(simulated.spec, {**simulated.machine, "cpu": "another"}).id
+    assert revise(session, anywhere, simulated).reused == 0
+
+
+def test_a_knob_that_the_engine_cannot_be_told_is_refused(tmp_path: Path) -> None:
+    """Its values would be one and the same launch, measured several times as if they differed."""
+    file = read_study_file(written(tmp_path, YAML))
+    knobs = {"max_num_seqs": (8, 16, 32), "tier_load": ("always", "faster")}
+    vllm = file.model_copy(update={"evaluator": EvaluatorChoice(kind="vllm"), "meter": "none", "knobs": knobs})
+    with pytest.raises(ConfigError, match=r"tier_load.*vllm cannot be told"):
+        plan_file(vllm)
+    usual = plan_file(vllm.model_copy(update={"knobs": {}}))
+    assert "decode.engine.threads" not in [knob.path for knob in usual.spec.space.knobs]
+    assert "decode.engine.max_num_seqs" in [knob.path for knob in usual.spec.space.knobs]
+
+
+PIECES = st.sampled_from(
+    [
+        "model",
+        "slos",
+        "knobs",
+        "baseline",
+        "evaluator",
+        ": ",
+        "- ",
+        "\n  ",
+        "[",
+        "]",
+        "{",
+        "}",
+        "&a ",
+        "*a",
+        "!!python/x ",
+        "|\n",
+    ]
+) | st.text(max_size=6)
+
+
+@given(pieces=st.lists(PIECES, max_size=40), suffix=st.sampled_from(["yaml", "toml", "json"]))
+@settings(max_examples=60, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_study_file_holds_it_is_read_or_refused(tmp_path: Path, pieces: list[str], suffix: str) -> None:
+    path = tmp_path / f"any.{suffix}"
+    path.write_text("".join(pieces), encoding="utf-8", errors="replace")
+    with contextlib.suppress(ConfigError):
+        read_study_file(path)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content"),
+    [
+        ("json", b"[" * 900_000),
+        ("yaml", b"[" * 20_000),
+        ("yaml", b"a: &a [x]\nb: *a\n"),
+        ("toml", b"a = " + b"[" * 20_000),
+        ("yaml", b"x" * (2**20 + 1)),
+        ("json", b'{"model": 1e999999, "slos": []}'),
+        ("yaml", b"\xff\xfe\x00"),
+    ],
+)
+def test_a_study_file_that_means_harm_is_refused_soon(tmp_path: Path, suffix: str, content: bytes) -> None:
+    path = tmp_path / f"bad.{suffix}"
+    path.write_bytes(content)
+    begun = time.process_time()
+    with pytest.raises(ConfigError):
+        read_study_file(path)
+    assert time.process_time() - begun < 5
