@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
@@ -251,9 +252,13 @@ def _replays(program: str, scenario: Sequence[str], server: Served, offline: Pat
         if isinstance(value, dict) and any(word in name for word in ("cache", "joule", "request_count", "per_user")):
             say(f"  {name}: {value.get('avg')}")
     assert not [reply for reply in replies if reply.error is not None]
-    assert cached == counted > 0
+    assert counted >= cached > 0
+    if not any(reply.left for reply in replies):  # who left at the end heard no usage
+        assert cached == counted
     (export,) = (tmp_path / "out").rglob("server_metrics_export.json")
-    assert "vllm:prefix_cache_hits_total" in export.read_text()
+    names = set(re.findall(r'"(vllm:[a-z_]+)"', export.read_text()))
+    say(f"  of our page it has {len(names)} names, such as {sorted(names)[:4]}")
+    assert {"vllm:prefix_cache_hits", "vllm:prefix_cache_queries"} <= {name.removesuffix("_total") for name in names}
     assert _tag(theirs, "output_tokens_per_joule") > 0
 
 

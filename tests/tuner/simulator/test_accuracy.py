@@ -54,11 +54,10 @@ def test_an_unseen_family_is_predicted_without_its_rows(tables: Path) -> None:
     assert constants.origin == "fitted"
 
 
-def test_the_cap_sweep_is_within_five_percent_in_the_mean_and_finds_the_best_cap(tables: Path) -> None:
+def test_every_row_of_the_cap_sweep_is_within_five_percent_and_the_best_cap_is_found(tables: Path) -> None:
     document = cap_sweep_accuracy(tables / SWEEP)
     for row in document["series"].values():
-        assert row["tok_s_mape"] <= 0.05
-        assert row["watts_mape"] <= 0.05
+        assert row["tok_s_worst"] <= 0.05
         assert row["watts_worst"] <= 0.05
         assert row["best_cap_steps_off"] <= 1
 
