@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pydantic import ValidationError
+
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import Deployment, PowerConfig
 from energyopt.core.errors import ConfigError, SensorUnavailableError
-from energyopt.core.study import Space, StudyRecord
+from energyopt.core.study import Knob, Space, StudyRecord
 from telemetry.meter import Meter as HostMeter
 from tuner.evaluators.chat_http import MeterOf
 from tuner.evaluators.choice import EVALUATOR_KEY, EvaluatorChoice
@@ -19,6 +21,7 @@ from tuner.evaluators.endpoint import EndpointEvaluator, check_knobs
 from tuner.evaluators.launched import DIALECTS, Launch, LaunchedEvaluator
 from tuner.evaluators.recorded import RecordedEvaluator
 from tuner.evaluators.simulated import SimulatedEvaluator
+from tuner.paths import with_path
 from tuner.ports import Evaluator, Meter, PowerController
 from tuner.replay.http import Endpoint
 from tuner.replay.page import PageMeter
@@ -29,7 +32,7 @@ from .power import power_controller
 from .results import Session, study_folder
 from .served import first_model
 
-__all__ = ["EVALUATOR_KEY", "UNREAL", "check_choice", "chosen", "make_evaluator", "no_power", "powered"]
+__all__ = ["EVALUATOR_KEY", "UNREAL", "carried", "check_choice", "chosen", "make_evaluator", "no_power", "powered"]
 
 UNREAL = ("simulator", "replay")
 """Kinds that no hardware answers: nothing of this machine is set or waited for."""
@@ -79,6 +82,10 @@ def make_evaluator(session: Session, study: StudyRecord, embedded: tuple[str, ..
 
 def check_choice(choice: EvaluatorChoice, baseline: Deployment, space: Space) -> None:
     """Raises ConfigError for knobs that the evaluator cannot turn: those of an engine that runs, or of another host."""
+    if choice.kind in DIALECTS:
+        mute = next((knob.path for knob in space.knobs if not carried(choice, baseline, knob)), None)
+        if mute is not None:
+            raise ConfigError(f"The knob {mute!r} has no effect: {choice.kind} cannot be told of it.")
     if choice.kind != "endpoint":
         return
     check_knobs(space)
@@ -89,6 +96,23 @@ def check_choice(choice: EvaluatorChoice, baseline: Deployment, space: Space) ->
             f"{limits[0]} cannot be set: {choice.url} is on another host, and limits are set on this one; "
             "run the study there."
         )
+
+
+def carried(choice: EvaluatorChoice, baseline: Deployment, knob: Knob) -> bool:
+    """Whether each value of a knob is another launch of an external engine; limits are set beside it.
+
+    A value that no command can carry is one too: its trial says so.
+    """
+    if ".power." in knob.path:
+        return True
+    command, seen = DIALECTS[choice.kind].command, set[object]()
+    for value in knob.values:
+        try:
+            whole = Deployment.model_validate(with_path(baseline.model_dump(), knob.path, value))
+            seen.add(command(whole).argv)
+        except (ConfigError, ValidationError):
+            seen.add(value)
+    return len(seen) == len(knob.values)
 
 
 def powered(study: StudyRecord) -> PowerController:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from energyopt.core.config import Deployment
 from energyopt.core.errors import ConfigError, NotFoundError
+from tuner.evaluators.choice import evaluator_choice
 from tuner.export.forms import render
 from tuner.simulator.hardware import load_gpu
 from tuner.simulator.memory import kv_tokens
@@ -11,20 +12,46 @@ from tuner.simulator.models import load_model_spec
 
 from .results import Session
 
+UNCHECKED = "Memory is not checked: name the GPU that this is for with --hardware."
+OURS = ("energyopt", "systemd")
+"""Forms of our own engine, which has run this configuration on the machine of the study."""
+
 
 def export_winner(session: Session, study_id: str, form: str, hardware: str | None = None) -> str:
     """The recommended configuration in ``form``. Raises NotFoundError without one, ConfigError if it cannot be.
 
-    ``hardware`` names the GPU it is for: then weights, workspace and one context of each pool must fit.
+    Weights, workspace and one context of each pool must fit the GPU it is for: ``hardware``, or the simulated one of
+    the study. Where neither is known, or the model is not, the text says that nothing was checked.
     """
     study = session.store.study(study_id)
     if study.recommendation is None:
         raise NotFoundError(f"Study {study.id} has no recommendation to export.")
     number = study.recommendation.trial
     winner = next(trial for trial in session.store.trials(study.id) if trial.number == number)
-    if hardware is not None:
-        check_memory(winner.deployment, hardware)
-    return render(form, winner.deployment)[0]
+    target = hardware or evaluator_choice(study.machine).hardware
+    text, media_type = render(form, winner.deployment)
+    note = unchecked(winner.deployment, target, strict=hardware is not None)
+    if note is None or form in OURS or media_type == "application/json":
+        return text
+    return f"# {note}\n{text}"
+
+
+def unchecked(deployment: Deployment, hardware: str | None, *, strict: bool = False) -> str | None:
+    """Why memory was not checked; None if it was, and fits. Raises ConfigError if it does not.
+
+    ``strict`` raises as well, instead of telling, where the model or the hardware is not described.
+    """
+    if hardware is None:
+        return UNCHECKED
+    try:
+        load_gpu(hardware)
+        load_model_spec(deployment.decode.engine.model)
+    except (ConfigError, NotFoundError) as error:
+        if strict:
+            raise
+        return f"Memory is not checked: {error}"
+    check_memory(deployment, hardware)
+    return None
 
 
 def check_memory(deployment: Deployment, hardware: str) -> None:

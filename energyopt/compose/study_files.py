@@ -22,13 +22,14 @@ from engine.models import resolve_model
 from telemetry.detect import Detection
 from tuner.defaults import host_space
 from tuner.evaluators.endpoint import takes
+from tuner.evaluators.launched import DIALECTS
 from tuner.paths import read_path
 from tuner.space import Params, SearchSpace
 from tuner.study_file import StudyFile
 from tuner.workload.chat import chat_workload
 
 from .engine_devices import find_used, identities
-from .evaluators import EVALUATOR_KEY, UNREAL, check_choice, chosen
+from .evaluators import EVALUATOR_KEY, UNREAL, carried, check_choice, chosen
 from .footprint import study_facts
 from .machine import describe_machine, usable_cores
 from .meters import device_identities, find_meter, highest_clock, power_range
@@ -136,9 +137,11 @@ def _usual_knobs(file: StudyFile, baseline: Deployment) -> Space:
         power=power_range(devices) if devices else None,
         max_clock=highest_clock(devices) if devices else None,
     )
-    if choice.kind != "endpoint":
-        return space
-    return Space(knobs=tuple(knob for knob in space.knobs if takes(knob)))
+    if choice.kind == "endpoint":
+        return Space(knobs=tuple(knob for knob in space.knobs if takes(knob)))
+    if choice.kind in DIALECTS:
+        return Space(knobs=tuple(knob for knob in space.knobs if carried(choice, baseline, knob)))
+    return space
 
 
 def _baseline(file: StudyFile) -> Deployment:
