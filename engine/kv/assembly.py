@@ -12,6 +12,7 @@ from energyopt.core.config import EngineConfig, TierConfig
 from .block_store import BlockStore
 from .buffers import Staging
 from .chooser import Chooser, LoadAlways
+from .copier import CHUNK
 from .disk import DiskStore
 from .host import HOST, HostTier
 from .mooncake import MooncakeAddress, MooncakeStore
@@ -49,6 +50,7 @@ def open_tiers(
         memory = mover.allocate(sizes[HOST] // mover.block_bytes * mover.block_bytes)
         host = HostTier(memory, mover.block_bytes, eviction=kv.tier_eviction)
     staged = _STAGING_BESIDE_HOST if host else _STAGED_STEPS * -(-config.max_num_batched_tokens // kv.block_tokens)
+    staged = max(staged, CHUNK * len(kv.tiers))  # each store's load takes its buffers together: fewer never suffice
     backlog = max(1, host.capacity // 4) if host else staged
     stores = [
         StoreTier(tier.kind, _open_store(tier, mover, sizes[tier.kind]), clock, backlog=backlog)

@@ -137,7 +137,8 @@ class PrefixFinder:
 
     def _worth(self, tiers: LowerTiers, hit: PrefixHit, tokens: int) -> bool:
         """Where all layers read everything, the tiers have weighed a load when they were asked for it."""
-        return len(self._layout.groups) == 1 or tiers.worth([tier for _, _, tier in hit.incoming], tokens)
+        plain = len(self._layout.groups) == 1 and isinstance(self._layout.groups[0], FullAttention)
+        return plain or tiers.worth([tier for _, _, tier in hit.incoming], tokens)
 
     def _hit(self, search: Search, length: int, known: int, near: int, lower: Lower) -> PrefixHit:
         """The tables of a prefix of ``length`` tokens, of which ``near`` are had without a load."""

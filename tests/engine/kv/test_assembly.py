@@ -12,6 +12,7 @@ from energyopt.core.errors import ConfigError
 from engine.fake import FakeRunner
 from engine.fake_mover import FakeMover
 from engine.kv.assembly import default_folder, open_tiers
+from engine.kv.copier import CHUNK
 from engine.kv.tiers import Tiers
 
 
@@ -31,6 +32,18 @@ def test_tiers_stand_in_the_order_of_the_configuration(tmp_path: Path) -> None:
     assert tiers is not None
     assert tiers.names == ("host", "disk")
     assert [count.tier for count in tiers.counts()] == ["host", "disk"]
+    tiers.close()
+
+
+def test_staging_holds_what_the_load_of_each_store_takes_together(tmp_path: Path) -> None:
+    """Blocks as long as a step: two buffers were not enough for a load of three, which then failed after its wait."""
+    disk = {"kind": "disk", "bytes_per_host": 1 << 20, "path": str(tmp_path)}
+    config = EngineConfig.model_validate(
+        {"model": "fake", "max_num_batched_tokens": 64, "kv": {"tiers": [disk], "block_tokens": 64}}
+    )
+    tiers = open_tiers(config, FakeMover(FakeRunner()), MonotonicClock())
+    assert tiers is not None
+    assert tiers._staging.capacity >= CHUNK
     tiers.close()
 
 
