@@ -24,6 +24,11 @@ from .verbs import add_verbs
 FOREIGN = ("measure",)
 """Verbs that run somebody else's program, which gets the environment as it was found."""
 
+FIRST = (
+    "First: [bold]energyopt doctor[/] says what works here, [bold]energyopt tune smollm2-135m --quick[/] tunes a small "
+    "model in five minutes, [bold]energyopt measure -- COMMAND[/] tells the joules of anything."
+)
+
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
     """The command tree for one command line."""
@@ -34,6 +39,7 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
+        epilog=FIRST,
     )
     app.callback()(root)
     add_verbs(app, arguments)
