@@ -83,8 +83,8 @@ def _token(rows: _Rows, state: torch.Tensor, scale: float) -> torch.Tensor:
     seen = (rows.k.unsqueeze(1) @ state).squeeze(1)
     update = rows.beta.unsqueeze(-1) * (rows.v - seen)
     state.baddbmm_(rows.k.unsqueeze(2), update.unsqueeze(1))
-    out: torch.Tensor = (rows.q.unsqueeze(1) @ state).squeeze(1) * scale
-    return out
+    seen = (rows.q.unsqueeze(1) @ state).squeeze(1)
+    return seen.mul_(scale)
 
 
 def _chunk(rows: _Rows, state: torch.Tensor, scale: float) -> torch.Tensor:
@@ -95,8 +95,8 @@ def _chunk(rows: _Rows, state: torch.Tensor, scale: float) -> torch.Tensor:
     of_keys, of_queries = _between(key, key, total), _between(query, key, total)
     system = beta * of_keys.tril(-1)
     wanted = beta * (value - (key * faded) @ state)
-    update = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
-    out = ((query * faded) @ state + of_queries @ update) * scale
+    update: torch.Tensor = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+    out: torch.Tensor = ((query * faded) @ state + of_queries @ update) * scale
     last = total[:, -1:]
     state.mul_(last.float().exp().transpose(1, 2)).add_((key * (last - total).float().exp()).transpose(1, 2) @ update)
     return out.transpose(0, 1)
