@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.bench.figures import Figure, machine, read, table, taken, write
+from tests.bench.figures import Figure, Report, machine, read, table, taken, write
 
 ROOT = Path(__file__).parents[2]
 COMMITTED, FRESH = ROOT / "docs/measurements/bench.json", ROOT / "build/bench.json"
 FIGURES: pytest.StashKey[list[Figure]] = pytest.StashKey()
-
-Report = Callable[..., None]
 
 
 @pytest.fixture

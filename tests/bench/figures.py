@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Protocol
 
 COMPARED = ("torch", "transformers", "optuna", "sqlalchemy", "numpy")
 
@@ -24,6 +25,12 @@ class Figure:
     goal: str
     load: float
     """The machine's load average while it was taken: a figure of a busy machine is a hint."""
+
+
+class Report(Protocol):
+    """How a bench tells a figure: name, value, unit, and what was asked."""
+
+    def __call__(self, name: str, value: float, unit: str = "", goal: str = "") -> None: ...
 
 
 def machine() -> dict[str, str]:

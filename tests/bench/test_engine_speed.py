@@ -23,6 +23,7 @@ from engine.request import Request, SamplingParams
 from engine.runner import TorchRunner
 from engine.scheduler import Scheduler
 from engine.step import StepLoop
+from tests.bench.figures import Report
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
 PROMPT, LONG_PROMPT, NEW = 64, 512, 32
@@ -157,10 +158,12 @@ def _ratios(engines: dict[str, Generate], twin: str) -> dict[tuple[str, int], fl
     return ratios
 
 
-def test_bfloat16_is_faster_than_transformers() -> None:
+def test_bfloat16_is_faster_than_transformers(figure: Report) -> None:
     chosen, dtype = _engine("auto")
     mine, auto, twin = "bfloat16", f"auto ({dtype})", "transformers bfloat16"
     ratios = _ratios({mine: _engine("bfloat16")[0], auto: chosen, twin: _transformers(torch.bfloat16)}, twin)
+    for batch, goal in zip(BATCHES, ("at least 1.3", "", "at least 1.5"), strict=True):
+        figure(f"engine (torch, bf16) beside transformers, batch {batch}", ratios[mine, batch], "x", goal)
     assert ratios[mine, 1] >= 1.3
     assert ratios[mine, 16] >= 1.5
     assert ratios[auto, 1] >= 1.3

@@ -28,6 +28,7 @@ from engine.runner import TorchRunner
 from engine.runners import open_runner
 from kernels.cpu.library import best_library
 from kernels.cpu.speed import measure
+from tests.bench.figures import Report
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
 MODEL = "smollm2-135m"
@@ -158,12 +159,15 @@ def _compare(engines: dict[str, Timed], kind: str, batch: int, tokens: int, step
     return {name: counted[name] / counted[first] for name in engines}
 
 
-def test_beside_llama_cpp(native: NativeRunner, llamas: dict[str, Llama]) -> None:
+def test_beside_llama_cpp(native: NativeRunner, llamas: dict[str, Llama], figure: Report) -> None:
     engines: dict[str, Timed] = {"native": _ours(native), **llamas}
     same = f"llama.cpp {resolve_model(MODEL).stem}"
     _show(f"\nSmolLM2-135M Q4_1, {THREADS} threads, context {CONTEXT}, best of {ROUNDS} alternated rounds")
     decode = {batch: _compare(engines, "decode", batch, CONTEXT, 8) for batch in BATCHES}
     prefill = _compare(engines, "prefill", 1, PROMPT, 1)
+    for batch, goal in zip(BATCHES, (2, 4, 4), strict=True):
+        figure(f"native decode beside llama.cpp, batch {batch}", decode[batch][same], "x", f"at least {goal}")
+    figure("native prefill beside llama.cpp", prefill[same], "x", "at least 5")
     assert decode[1][same] >= 2.0
     assert min(decode[8][same], decode[16][same]) >= 4.0
     assert prefill[same] >= 5.0
@@ -185,7 +189,7 @@ def test_beside_our_own_torch_path(native: NativeRunner) -> None:
     assert prefill["torch"] >= 1.2
 
 
-def test_quality_against_float32(native: NativeRunner) -> None:
+def test_quality_against_float32(native: NativeRunner, figure: Report) -> None:
     """KL(float32 || native) over 1,024 tokens of text of text, the README's beginning."""
     config = _config(dtype="float32", quantization="none")
     loaded, exact = open_runner(config, MonotonicClock())
@@ -199,6 +203,7 @@ def test_quality_against_float32(native: NativeRunner) -> None:
     divergence = (own.exp() * (own - other)).sum(-1).mean().item()
     losses = [functional.nll_loss(one[:-1], torch.tensor(tokens[1:])).item() for one in (own, other)]
     _show(f"KL(float32 || native) {divergence:.4f}; loss {losses[0]:.4f} and {losses[1]:.4f} over {len(tokens)} tokens")
+    figure("native: KL(float32 || native)", divergence, "nat", "at most 0.004")
     assert divergence <= 0.004
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from energyopt.core.config import EngineConfig, KvConfig, ParallelLayout
+from tests.bench.figures import Report
 from tuner.simulator.constants import load_constants
 from tuner.simulator.fleet import Fleet
 from tuner.simulator.hardware import load_gpu
@@ -26,7 +27,7 @@ BLOCK = 512
 
 
 @pytest.mark.skipif(not TRACE.is_file(), reason=f"the published trace is not at {TRACE}")
-def test_a_hundred_thousand_requests_on_sixty_four_devices() -> None:
+def test_a_hundred_thousand_requests_on_sixty_four_devices(figure: Report) -> None:
     gpu, spec = load_gpu("h200"), load_model_spec("llama-3.1-8b")
     machine = Machine(spec, gpu, ParallelLayout(), load_constants(gpu, moe=False))
     config = EngineConfig(
@@ -45,4 +46,5 @@ def test_a_hundred_thousand_requests_on_sixty_four_devices() -> None:
         f"ttft p90 {result.latencies['ttft'].p90:.3f} s, itl p99 {1e3 * result.latencies['itl'].p99:.1f} ms"
     )
     assert result.requests == REQUESTS
+    figure("simulator: 100,000 requests on 64 GPUs, one core", cpu, "s", f"under {LIMIT:g}")
     assert cpu < LIMIT
