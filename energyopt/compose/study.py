@@ -15,7 +15,7 @@ from energyopt.core.errors import ConfigError
 from energyopt.core.footprint import FootprintConfig
 from energyopt.core.slo import Slo
 from energyopt.core.study import Budget, MeasurePlan, Sampler, StudyRecord, StudySpec, StudyState
-from energyopt.core.units import Seconds, format_duration
+from energyopt.core.units import Joules, Seconds, format_duration
 from engine.models import resolve_model
 from telemetry.detect import Detection
 from tuner.defaults import host_space
@@ -71,7 +71,10 @@ class TuneRequest(Config):
 
 @dataclass(frozen=True, slots=True)
 class PlannedStudy:
-    """A study before it is stored: its spec, the size of its space, and what it will cost in time."""
+    """A study before it is stored: its spec, the size of its space, and what it will cost in time and energy.
+
+    ``most_joules`` is what its devices would take at their highest limit all the while; None where no limit is known.
+    """
 
     spec: StudySpec
     machine: Mapping[str, str]
@@ -79,6 +82,7 @@ class PlannedStudy:
     removed: Mapping[str, int]
     expected_seconds: Seconds
     meter_notes: tuple[str, ...]
+    most_joules: Joules | None = None
 
     def document(self) -> dict[str, object]:
         """The plan as one JSON-ready document; the generated sessions are left out for their length."""
@@ -88,6 +92,7 @@ class PlannedStudy:
             "valid_points": self.valid_points,
             "removed": dict(self.removed),
             "expected_seconds": self.expected_seconds,
+            "most_joules": self.most_joules,
             "energy": list(self.meter_notes),
         }
 
@@ -104,11 +109,12 @@ def plan_study(request: TuneRequest) -> PlannedStudy:
     for source in meter.sources:
         source.close()  # only their presence matters here; each trial opens its own
     baseline = Deployment(decode=PoolConfig(engine=_baseline_engine(request)))
+    power = power_range(devices)
     space = host_space(
         baseline,
         usable_cores(),
         concurrency=request.concurrency,
-        power=power_range(devices),
+        power=power,
         max_clock=highest_clock(devices),
         quick=request.quick,
     )
@@ -132,7 +138,8 @@ def plan_study(request: TuneRequest) -> PlannedStudy:
     expected = min(everything, budget.seconds or everything)
     machine = describe_machine() | {"energy": " ".join(meter.reasons), "meter": request.meter}
     machine |= study_facts(request.footprint)
-    return PlannedStudy(spec, machine, len(points.points), points.removed, Seconds(expected), meter.reasons)
+    most = None if power is None else Joules(power.high * len(devices) * expected)
+    return PlannedStudy(spec, machine, len(points.points), points.removed, Seconds(expected), meter.reasons, most)
 
 
 def _baseline_engine(request: TuneRequest) -> EngineConfig:

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -80,7 +81,9 @@ class LabelEnergy:
         if len(rows) > MAX_ROWS:
             raise ConfigError(f"The window holds more than {MAX_ROWS} readings: ask for a shorter one.")
         groups = defaultdict[tuple[float, str, str], list[tuple[int, str, float, float, float]]](list)
-        for trial, ended, name, scope, source, joules, doubt, duration in rows:
+        for row in rows:
+            reading: tuple[Any, ...] = tuple(row)
+            trial, ended, name, scope, source, joules, doubt, duration = reading
             begins = math.floor(ended.timestamp() / resolution) * resolution
             groups[begins, name, scope].append((trial, source, joules, doubt, duration))
         return [_point(key, group, resolution) for key, group in sorted(groups.items())]

@@ -51,7 +51,8 @@ def candidates(
     """Queued trials that this worker may be given, the oldest study first: study and row."""
     query = select(StudyRow.id, TrialRow.id, StudyRow.machine).join(TrialRow, TrialRow.study_id == StudyRow.id)
     query = query.join(LeadRow, LeadRow.study_id == StudyRow.id).outerjoin(JobRow, JobRow.study_id == StudyRow.id)
-    query = query.where(TrialRow.state == TrialState.QUEUED.value, StudyRow.state.in_(_GIVING))
+    query = query.where(TrialRow.outcome.is_(None), TrialRow.state == TrialState.QUEUED.value)  # by the index
+    query = query.where(StudyRow.state.in_(_GIVING))
     query = query.where(StudyRow.owner == LeadRow.leader, StudyRow.lease_until > now)
     query = query.where(or_(LeadRow.hardware.is_(None), LeadRow.hardware == clean(worker.hardware)))
     theirs = or_(LeadRow.verifier.is_(None), LeadRow.verifier == clean(worker.id))

@@ -130,7 +130,8 @@ class SqlLeaseStore:
             _locked(session, study_id)
             now, numbers = self._clock.utc(), []
             query = select(TrialRow, LeaseRow).outerjoin(LeaseRow, LeaseRow.trial_id == TrialRow.id)
-            query = query.where(TrialRow.study_id == study_id, TrialRow.state == TrialState.RUNNING.value)
+            query = query.where(TrialRow.study_id == study_id, TrialRow.outcome.is_(None))
+            query = query.where(TrialRow.state == TrialState.RUNNING.value)
             found: list[tuple[TrialRow, LeaseRow | None]] = [
                 (trial, row) for trial, row in session.execute(query.order_by(TrialRow.number)).all()
             ]

@@ -91,6 +91,7 @@ class FrontRow(Base):
     y: Mapped[float]
 
 
-Index("ix_energyopt_trials_state", TrialRow.study_id, TrialRow.state)
-Index("ix_energyopt_trials_outcome", TrialRow.study_id, TrialRow.outcome)
+Index("ix_energyopt_trials_outcome", TrialRow.study_id, TrialRow.outcome, TrialRow.state)
+for _figure in ("tokens_per_joule", "output_rate", "ttft_p90", "itl_p99", "tpot_p90"):
+    Index(f"ix_energyopt_trials_{_figure}", TrialRow.study_id, getattr(TrialRow, _figure))
 Index("ix_energyopt_events_of_study", EventRow.study_id, EventRow.id)

@@ -39,6 +39,8 @@ function form() {
   return { model: $("model").value.trim(), slos, trials: Number($("trials").value), concurrency: Number($("concurrency").value), quick: $("quick").checked };
 }
 
+const most = (plan) => typeof plan.most_joules === "number" ? `at most ${number(plan.most_joules / 3.6e6)} kWh. ` : "";
+
 export async function submit(dry) {
   $("new-error").textContent = ""; $("plan-result").textContent = "planning …";
   try {
@@ -46,7 +48,7 @@ export async function submit(dry) {
     $("plan-result").textContent = "";
     if (!dry) { location.hash = `#/study/${made.id}`; return; }
     const removed = Object.entries(made.removed).map(([rule, count]) => ` ${count} removed: ${rule}.`).join("");
-    $("plan-result").textContent = `${made.valid_points} valid configurations, about ${Math.round(made.expected_seconds / 60)} min.${removed} Energy: ${made.energy.join(" ")}`;
+    $("plan-result").textContent = `${made.valid_points} valid configurations, about ${Math.round(made.expected_seconds / 60)} min.${removed} Energy: ${most(made)}${made.energy.join(" ")}`;
   } catch (error) {
     $("plan-result").textContent = ""; $("new-error").textContent = error.message;
   }

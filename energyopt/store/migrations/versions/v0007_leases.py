@@ -1,4 +1,4 @@
-"""Trials are given out by lease, to workers that need not reach the database.
+"""Trials are given out by lease, to workers that need not reach the database; large lists are sorted by an index.
 
 Revision 0007, after 0006.
 """
@@ -14,6 +14,7 @@ branch_labels = None
 depends_on = None
 
 _BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_SORTED_BY = ("tokens_per_joule", "output_rate", "ttft_p90", "itl_p99", "tpot_p90")
 _MOMENT = sa.DateTime(timezone=True)
 
 
@@ -60,11 +61,17 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_energyopt_workers"),
     )
     op.create_index("ix_energyopt_workers_seen", "energyopt_workers", ["seen"])
-    op.create_index("ix_energyopt_trials_state", "energyopt_trials", ["study_id", "state"])
+    op.drop_index("ix_energyopt_trials_outcome", "energyopt_trials")
+    op.create_index("ix_energyopt_trials_outcome", "energyopt_trials", ["study_id", "outcome", "state"])
+    for figure in _SORTED_BY:
+        op.create_index(f"ix_energyopt_trials_{figure}", "energyopt_trials", ["study_id", figure])
 
 
 def downgrade() -> None:
-    op.drop_index("ix_energyopt_trials_state", "energyopt_trials")
+    for figure in reversed(_SORTED_BY):
+        op.drop_index(f"ix_energyopt_trials_{figure}", "energyopt_trials")
+    op.drop_index("ix_energyopt_trials_outcome", "energyopt_trials")
+    op.create_index("ix_energyopt_trials_outcome", "energyopt_trials", ["study_id", "outcome"])
     for table in ("workers", "lease_devices", "leases", "leads"):
         op.drop_table(f"energyopt_{table}")
 
