@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
+
+from engine.intake import Intake
+from engine.stream import Stream
 
 BODY = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 400}
 
@@ -64,3 +68,40 @@ def test_giving_up_before_the_first_token_aborts_too(serve_it: Any, make_engine:
         served.http.post("/v1/chat/completions", json={**BODY, "stream": True}, timeout=0.1)
     assert eventually(lambda: idle(served)) < 2
     assert served.services.engine.stats().output_tokens <= 2
+
+
+class Gate:
+    """What a step takes: as long as nobody lets it go on, from the second one on."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, batch: Any) -> float:
+        self.steps += 1
+        if self.steps > 1:
+            self.begun.set()
+            assert self.go_on.wait(20)
+        return 0.0
+
+
+def test_the_step_under_way_is_the_last_that_a_client_costs_who_left(
+    serve_it: Any, make_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, told = Gate(), threading.Event()
+    served = serve_it(engine=make_engine(gate))
+    leave = Intake.abort
+
+    def noted(intake: Intake, stream: Stream) -> None:
+        leave(intake, stream)
+        told.set()
+
+    monkeypatch.setattr(Intake, "abort", noted)
+    with served.http.stream("POST", "/v1/chat/completions", json={**BODY, "stream": True}) as reply:
+        assert next(reply.iter_lines()).startswith("data: ")
+        assert gate.begun.wait(20)
+    assert told.wait(20), "the engine is told while it computes"
+    gate.go_on.set()
+    eventually(lambda: idle(served), 20)
+    assert gate.steps == 2
+    assert served.services.engine.stats().finished_by_reason == {"abort": 1}

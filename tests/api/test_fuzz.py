@@ -50,7 +50,7 @@ async def _post(in_process: Any, make_engine: Any, requests: list[tuple[str, byt
 
 
 @given(requests=st.lists(BODIES, min_size=1, max_size=8))
-@settings(max_examples=60, deadline=None, suppress_health_check=SHARED)
+@settings(max_examples=40, deadline=None, suppress_health_check=SHARED)
 def test_any_json_body(in_process: Any, make_engine: Any, requests: list[tuple[str, Any]]) -> None:
     encoded = [(path, json.dumps(body).encode()) for path, body in requests]
     asyncio.run(_post(in_process, make_engine, encoded))

@@ -68,7 +68,7 @@ def test_a_token_depends_on_its_own_request_only(values: list[float], others: in
     min_p=st.floats(0, 1),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_token_is_one_of_those_that_the_definitions_allow(
     values: list[float], temperature: float, top_k: int, top_p: float, min_p: float, seed: int
 ) -> None:

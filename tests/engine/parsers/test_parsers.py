@@ -199,7 +199,7 @@ FRAGMENTS = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.sampled_from(sorted(PARSERS)), st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.data())
 def test_any_text_cut_anyhow_reads_the_same_and_is_json(name: str, parts: list[str], data: st.DataObject) -> None:
     text = "".join(parts)

@@ -58,7 +58,7 @@ JOBS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(JOBS, st.integers(9, 60), st.booleans(), st.sampled_from(("ngram", "wild", "window")), st.integers(1, 8))
 def test_same_tokens_under_preemption_caching_and_ends(
     make_rig: Callable[..., Any], jobs: list[Any], num_blocks: int, prefix_caching: bool, kind: str, depth: int
