@@ -30,7 +30,7 @@ from engine.runner import TorchRunner
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
 LENGTHS = (1, 2, 15, 16, 17, 31, 33, 100)
-LAYOUTS = ({}, {"tp": 2}, {"tp": 4}, {"pp": 2}, {"tp": 2, "pp": 2})
+LAYOUTS: tuple[dict[str, int], ...] = ({}, {"tp": 2}, {"tp": 4}, {"pp": 2}, {"tp": 2, "pp": 2})
 
 
 class Engine:
