@@ -47,7 +47,7 @@ class Plan:
 
     def __str__(self) -> str:
         cut = f" in {self.parts} parts" if self.parts > 1 else ""
-        return f"{self.rows} x {self.columns}, {self.warps} warps, {self.stages} stages{cut}"
+        return f"{self.rows} x {self.columns}, {_some(self.warps, 'warp')}, {_some(self.stages, 'stage')}{cut}"
 
     def as_dict(self) -> dict[PlanField, int]:
         tile: dict[PlanField, int] = {"rows": self.rows, "columns": self.columns}
@@ -67,8 +67,7 @@ class Problem:
         s = self.shape
         heads = f"{s.heads}/{s.kv_heads}x{s.width}" if s.kv_heads else f"{s.heads}x{s.width}"
         window = " windowed" if s.windowed else ""
-        rows = "row" if self.rows == 1 else "rows"
-        return f"{self.op} {heads} {s.dtype}{window}, {self.rows} {rows} x {self.length}"
+        return f"{self.op} {heads} {s.dtype}{window}, {_some(self.rows, 'row')} x {self.length}"
 
 
 class Choices:
@@ -92,6 +91,10 @@ class Choices:
 
 NOTHING = Choices({})
 """No measurement: every launch is decided by ``launch``."""
+
+
+def _some(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _distance(known: Problem, asked: Problem) -> tuple[float, int, int]:
