@@ -37,6 +37,7 @@ _MEMORY = re.compile(
 )
 _BUSY = re.compile(rb"address already in use|EADDRINUSE|port \d+ is (?:already )?in use", re.IGNORECASE)
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?[\w.+-]*")
+_EXCEPTION = re.compile(r"(?:^|\] )\s*((?:\w+\.)*\w*(?:Error|Exception): .+)")
 _LAST_WORDS = 300
 _PORTS = 3
 """How many ports are tried where somebody else was quicker."""
@@ -185,8 +186,18 @@ def _death(server: ServerProcess, kills: KernelKills, code: int) -> TrialError:
 
 
 def _words(server: ServerProcess) -> str:
-    lines = server.tail.decode(errors="replace").strip().splitlines()
-    return f" Its last words: {lines[-1][-_LAST_WORDS:]}" if lines else ""
+    said = last_words(server.tail.decode(errors="replace"))
+    return f" Its last words: {said[:_LAST_WORDS]}" if said else ""
+
+
+def last_words(tail: str) -> str:
+    """The first exception that a tail of a log names, which is the cause of those after it; else its last line.
+
+    What an engine says last is often a warning about the remains of the process that failed.
+    """
+    lines = tail.strip().splitlines()
+    cause = next((match.group(1) for match in map(_EXCEPTION.search, lines) if match), None)
+    return cause or (lines[-1][-_LAST_WORDS:] if lines else "")
 
 
 def _served_model(client: httpx.Client) -> str | None:

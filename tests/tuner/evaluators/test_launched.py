@@ -19,7 +19,7 @@ from energyopt.core.study import Budget, MeasurePlan, StudyState, TrialOutcome
 from energyopt.core.units import Joules, Seconds
 from energyopt.core.workload import Workload
 from energyopt.store.memory import MemoryStudyStore
-from tuner.evaluators.launched import DIALECTS, VLLM, Launch, LaunchedEvaluator
+from tuner.evaluators.launched import DIALECTS, VLLM, Launch, LaunchedEvaluator, last_words
 from tuner.evaluators.server import await_freed
 from tuner.fake_study import FakePowerController, toy_spec
 from tuner.loop import StudyRunner
@@ -184,6 +184,18 @@ def test_the_study_goes_on_through_every_fault(launch: Launch, plan: MeasurePlan
     assert found.state is StudyState.SUCCEEDED
     outcomes = {t.deployment.decode.engine.max_num_seqs: t.outcome for t in store.trials(study.id)}
     assert outcomes == {32: TrialOutcome.OOM, 64: TrialOutcome.FEASIBLE, 128: TrialOutcome.CRASHED}
+
+
+def test_the_cause_is_told_not_what_the_remains_warn_of() -> None:
+    log = (
+        "WARNING fd limit errors like `OSError: [Errno 24]`\n"
+        "(Worker pid=1) ERROR 11-30 [executor.py:1063] ValueError: No common block size for 16.\n"
+        "RuntimeError: Engine core initialization failed.\n"
+        "UserWarning: leaked shared_memory objects\n  warnings.warn('resource_tracker')\n"
+    )
+    assert last_words(log) == "ValueError: No common block size for 16."
+    assert last_words("starting\nSegmentation fault in kernel\n") == "Segmentation fault in kernel"
+    assert last_words("") == ""
 
 
 def test_faults_are_trial_errors() -> None:

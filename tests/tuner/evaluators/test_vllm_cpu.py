@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from energyopt.core.config import Deployment, EngineConfig, PoolConfig
+from energyopt.core.config import Deployment, EngineConfig, KvConfig, PoolConfig
 from energyopt.core.records import StepRecord
 from energyopt.core.results import EnergyReading, EnergySplit
 from energyopt.core.slo import Slo
@@ -54,8 +54,9 @@ def test_a_real_vllm_is_launched_measured_and_ended(seqs: int, workload: Workloa
         arguments=("--enforce-eager",),
         log_dir=tmp_path,
     )
+    kv = KvConfig(block_tokens=32)  # the least that its CPU attention takes
     engine = EngineConfig(
-        model=str(MODEL), device="cpu", dtype="bfloat16", max_model_len=1024, max_num_seqs=seqs, max_num_queued_reqs=64
+        model=str(MODEL), device="cpu", dtype="bfloat16", max_model_len=1024, max_num_seqs=seqs, kv=kv
     )
     plan = MeasurePlan(warmup=Seconds(2.0), window=Seconds(10.0), timeout=Seconds(400.0))
     evaluator = LaunchedEvaluator(VLLM, launch, unmetered)
