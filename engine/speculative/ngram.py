@@ -70,10 +70,11 @@ class NgramProposer:
     def _last_run(self, tokens: npt.NDArray[np.int32]) -> int | None:
         """Where the longest end of ``tokens`` that stood there before, ended last."""
         newest, found = len(tokens) - 1, None
-        ends = np.arange(newest)
+        ends = np.flatnonzero(tokens[:newest] == tokens[newest])
         for size in range(1, min(self._longest, newest) + 1):
-            ends = ends[ends >= size - 1]
-            ends = ends[tokens[ends - (size - 1)] == tokens[newest - (size - 1)]]
+            if size > 1:
+                ends = ends[ends >= size - 1]
+                ends = ends[tokens[ends - (size - 1)] == tokens[newest - (size - 1)]]
             if not len(ends):
                 break
             found = int(ends[-1]) if size >= self._shortest else None
