@@ -52,5 +52,6 @@ def test_what_can_be_done_with_a_device_stands_with_each_of_its_sensors() -> Non
 
     first, second, third = Capable(TwoLooks).look()
     assert (first["scope"], second["scope"]) == ("cpu_package", "dram")
-    assert first["can_be_capped"] and second["can_be_capped"]
+    assert first["can_be_capped"]
+    assert second["can_be_capped"]
     assert third == {"device": "gpu", "can_be_capped": False}
