@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Event
 
 from energyopt.core.clock import Clock, MonotonicClock
-from energyopt.core.errors import EnergyoptError, NoFeasibleError, NotFoundError, StoreError
+from energyopt.core.errors import EnergyoptError, HeldError, NoFeasibleError, NotFoundError, StoreError
 from energyopt.core.study import StudyState, Value
 from energyopt.store.service_store import ServiceStore
 from tuner.lease import DEFAULT_TTL
@@ -60,12 +60,14 @@ class Worker:
 
     def work(self, stop: Event, drain: Event) -> None:
         """A database that is away is waited for."""
+        said = ""
         while not stop.is_set() and not drain.is_set():
             try:
-                busy = self.work_once()
+                busy, said = self.work_once(), ""
             except StoreError as error:
-                self._notify(f"waiting for the database: {error}")
-                busy = False
+                if str(error) != said:  # once, not at every try
+                    self._notify(f"waiting for the database: {error}")
+                busy, said = False, str(error)
             if not busy:
                 stop.wait(self._poll)
 
@@ -75,7 +77,7 @@ class Worker:
             owner = self._new_owner()
             try:
                 self._store.studies.claim(study_id, owner, DEFAULT_TTL)
-            except (StoreError, NotFoundError):
+            except (HeldError, NotFoundError):
                 continue  # another worker was quicker, or it is gone
             self._store.studies.change_state(study_id, StudyState.PLANNING, when=[StudyState.QUEUED])
             self._begin(study_id, owner)

@@ -147,6 +147,10 @@ class StoreError(EnergyoptError):
     """The results database refused: unreachable, not writable, locked, or of another version."""
 
 
+class HeldError(StoreError):
+    """Somebody else works on it at this moment; the database itself is well."""
+
+
 class TrialError(EnergyoptError):
     """One trial failed. ``status`` is the word stored with the trial."""
 

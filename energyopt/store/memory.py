@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import Deployment
-from energyopt.core.errors import NotFoundError, StoreError
+from energyopt.core.errors import HeldError, NotFoundError, StoreError
 from energyopt.core.results import RunResult
 from energyopt.core.study import (
     STATE_EVENT,
@@ -88,7 +88,7 @@ class MemoryStudyStore:
             study, now, owner = self._study(study_id), self._clock.utc(), clean(owner)
             holder, until = study.record.owner, study.record.lease_until
             if holder not in (None, owner) and until is not None and until > now:
-                raise StoreError(f"Study {study_id} is being worked on by {holder} until {until}.")
+                raise HeldError(f"Study {study_id} is being worked on by {holder} until {until}.")
             lease = {"owner": owner, "lease_until": now + timedelta(seconds=ttl)}
             study.record = study.record.model_copy(update=lease)
 

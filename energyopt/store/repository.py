@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from energyopt.core.clock import Clock
 from energyopt.core.config import Deployment
-from energyopt.core.errors import NotFoundError, StoreError
+from energyopt.core.errors import HeldError, NotFoundError, StoreError
 from energyopt.core.results import RunResult
 from energyopt.core.study import (
     STATE_EVENT,
@@ -100,7 +100,7 @@ class SqlStudyStore:
         with self._writing() as session:
             if session.execute(take).first() is None:
                 held = self._locked(session, study_id)
-                raise StoreError(f"Study {study_id} is being worked on by {held.owner} until {held.lease_until}.")
+                raise HeldError(f"Study {study_id} is being worked on by {held.owner} until {held.lease_until}.")
 
     def release(self, study_id: str, owner: str) -> None:
         with self._writing() as session:

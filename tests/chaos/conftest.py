@@ -55,9 +55,9 @@ def serve(start: Start, tiny_model: Path) -> Start:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    """4 MiB of file system."""
+    """32 MiB of file system."""
     _needs_root("mounts")
-    disk = SmallDisk(tmp_path / "disk", 4 * MIB)
+    disk = SmallDisk(tmp_path / "disk", 32 * MIB)
     yield disk
     disk.close()
 

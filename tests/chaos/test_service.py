@@ -13,10 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.chaos.faults import SmallDisk, WallClock
+from tests.chaos.faults import SmallDisk
 from tests.chaos.programs import Program, within
 
 Start = Callable[..., Program]
+ENDED = {0, 130}
+"""Exit codes of a worker that was told to end: 130 if it was at work."""
 TERMINAL = {"succeeded", "no_feasible", "failed", "cancelled"}
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -120,7 +122,7 @@ def test_each_in_turn_is_killed(make: Make, own_postgres: Any) -> None:
     assert over["state"] == "succeeded", over
     same(third, service.finished(study))
     assert service.api.end() == 0
-    assert service.worker.end() == 0
+    assert service.worker.end() in ENDED
     assert children_of(service.worker) == []
 
 
@@ -138,21 +140,7 @@ def test_its_disk_is_full_for_a_while(make: Make, small_disk: SmallDisk) -> None
     assert over["state"] == "succeeded", (over, service.worker.said[-2000:])
     same(first, service.finished(study))
     assert service.api.end() == 0
-    assert service.worker.end() == 0
-
-
-def test_the_clock_on_the_wall_jumps(make: Make, tmp_path: Path, wall_clock: WallClock) -> None:
-    """Two workers: a jump neither ends a lease that is kept nor lets a study run twice."""
-    service = make(f"sqlite:///{tmp_path}/e.db", **wall_clock.environment)
-    study = service.post()
-    service.until_finished(study, 1)
-    wall_clock.jump(7_200)
-    service.until_finished(study, 2)
-    wall_clock.jump(-7_200)
-    over = service.until_over(study)
-    assert over["state"] == "succeeded", (over, service.worker.said[-2000:])
-    assert service.api.end() == 0
-    assert service.worker.end() == 0
+    assert service.worker.end() in ENDED
 
 
 def test_its_worker_stops_longer_than_its_lease(make: Make, start: Start, tmp_path: Path) -> None:
@@ -161,15 +149,15 @@ def test_its_worker_stops_longer_than_its_lease(make: Make, start: Start, tmp_pa
     study = service.post()
     first = service.until_finished(study, 1)
     service.worker.send(signal.SIGSTOP)
-    other = start(*service.worker.words)
+    other = start(*service.worker.words, "--slot", "1")
     second = service.until_finished(study, 2, 280.0)
     same(first, second)
     service.worker.send(signal.SIGCONT)
     over = service.until_over(study)
     assert over["state"] == "succeeded", (over, service.worker.said[-2000:], other.said[-2000:])
     same(second, service.finished(study))
-    for program in (service.api, service.worker, other):
-        assert program.end() == 0
+    assert service.api.end() == 0
+    assert {service.worker.end(), other.end()} <= ENDED
 
 
 def children_of(program: Program) -> list[int]:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,6 +116,21 @@ def test_what_ends_a_study_before_it_begins_is_told(store: ServiceStore) -> None
     found = store.studies.study(study)
     assert (found.state, found.error, found.owner) == (StudyState.FAILED, "this host has no GPU", None)
     assert store.jobs.waiting() == []
+
+
+def test_a_database_that_takes_nothing_is_told_once(store: ServiceStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.jobs.submit(toy_spec(), {}, labels={})
+    stop, tries, said = threading.Event(), iter(range(3)), list[str]()
+
+    def full(*_: object) -> None:
+        if next(tries) == 2:
+            stop.set()
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(store.studies, "claim", full)
+    worker = Worker(store, lambda *_: None, lambda: "w", said.append, poll=0.001)
+    worker.work(stop, threading.Event())
+    assert said == ["waiting for the database: the disk is full"]
 
 
 def test_a_fault_does_not_end_the_worker(store: ServiceStore) -> None:
