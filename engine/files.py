@@ -14,7 +14,7 @@ _MAX_JSON = 256 * 2**20
 
 
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+_SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 300, 300, 80  # a path is shown whole
 
 
 def shown(value: object) -> str:

@@ -76,8 +76,10 @@ def summarize_study(study: StudyRecord, trials: Sequence[TrialRecord]) -> StudyS
     """The summary of a study at any moment of its life."""
     objective = study.spec.maximize
     done = [trial for trial in trials if trial.state is TrialState.DONE]
-    missed = [trial.params for trial in done if trial.origin.repeats and trial.outcome is not TrialOutcome.FEASIBLE]
-    rows = [_row(trial, withdrawn=trial.params in missed) for trial in done if not trial.origin.verifies]
+    again = [trial for trial in done if trial.origin.repeats and trial.outcome is not TrialOutcome.FEASIBLE]
+    missed = {trial.deployment.digest() for trial in again}
+    searched = [trial for trial in done if not trial.origin.verifies]
+    rows = [_row(trial, withdrawn=trial.deployment.digest() in missed) for trial in searched]
     points = [row for row in rows if row.stands]
     front = {row.trial for row in pareto_front(points, lambda row: _objectives(row, objective))}
     rows = [replace(row, on_front=row.trial in front) for row in rows]

@@ -86,6 +86,11 @@ def add(
     return number
 
 
+def other(deployment: Deployment, seats: int) -> Deployment:
+    engine = deployment.decode.engine.model_copy(update={"max_num_seqs": seats})
+    return deployment.model_copy(update={"decode": deployment.decode.model_copy(update={"engine": engine})})
+
+
 @pytest.mark.parametrize("maximize", ["tokens_per_joule", "output_rate"])
 def test_the_front_is_that_of_the_summary(
     url: str, spec: StudySpec, deployment: Deployment, clock: FakeClock, maximize: str
@@ -93,22 +98,21 @@ def test_the_front_is_that_of_the_summary(
     chance = random.Random(5)
     with open_store(url, clock=clock) as store:
         study = store.create_study(spec.model_copy(update={"maximize": maximize}), {}).id
-        for _ in range(25):
+        made = [other(deployment, number) for number in range(1, 41)]
+        for one in range(len(made)):
             joules = chance.choice([None, 1.0, 2.0, 4.0, 5.0])
             tpot = chance.choice([0.1, 0.2, 0.3, math.inf])
             result = run(joules, tpot, met=chance.random() < 0.7, tokens=chance.choice([50, 100, 200]))
-            add(
-                store,
-                study,
-                deployment,
-                result,
-                chance.choice([Origin.SEARCH, Origin.SEARCH, Origin.VERIFY_WINNER, Origin.REPEAT]),
-            )
+            origin = chance.choice([Origin.SEARCH, Origin.SEARCH, Origin.VERIFY_WINNER, Origin.REPEAT])
+            mine = chance.choice(made[: one + 1]) if origin.repeats else made[one]
+            add(store, study, mine, result, origin)
         add(store, study, deployment, None, outcome=TrialOutcome.OOM)
         summary = summarize_study(store.study(study), store.trials(study))
     found = rows(url, "SELECT number FROM energyopt_v_pareto WHERE on_front = 1 ORDER BY number")
     assert [row["number"] for row in found] == sorted(row.trial for row in summary.front)
     assert summary.front
+    withdrawn = {row.trial for row in summary.rows if row.withdrawn}
+    assert withdrawn, "no repetition missed: nothing was proven of it"
     shown = {row["number"] for row in rows(url, "SELECT number FROM energyopt_v_pareto")}
     drawable = {
         row.trial

@@ -142,7 +142,7 @@ async def _joined(running: asyncio.Task[None]) -> None:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        raise error from group
+        raise error from error.__cause__  # the group around it tells nothing, the cause may be a lack of memory
 
 
 def _recording(window: Window, stage: Stage, meter: LagMeter) -> Recording:

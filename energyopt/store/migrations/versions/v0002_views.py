@@ -120,14 +120,21 @@ def _studies(dialect: _Dialect) -> str:
     )
 
 
-_PARETO = """
+_MISSED = """EXISTS (
+    SELECT 1 FROM energyopt_v_trials AS r WHERE r.study_id = {0}.study_id
+      AND r.deployment_digest = {0}.deployment_digest AND r.searched = 0 AND r.feasible = 0
+  )"""
+"""Whether the configuration of a trial missed an SLO, or failed, when it was measured again: it is on no front then."""
+
+_PARETO = f"""
 SELECT t.study_id, t.number, t.origin, t.feasible, t.value, t.tpot_p90, t.tokens_per_joule, t.output_rate,
   CASE WHEN s.chosen = t.number THEN 1 ELSE 0 END AS chosen,
-  CASE WHEN t.feasible = 1 AND NOT EXISTS (
+  CASE WHEN t.feasible = 1 AND NOT {_MISSED.format("t")} AND NOT EXISTS (
     SELECT 1 FROM energyopt_v_trials AS o
     WHERE o.study_id = t.study_id AND o.searched = 1 AND o.feasible = 1 AND o.tpot_p90 < 1e300
       AND o.value >= t.value AND o.tpot_p90 <= t.tpot_p90
       AND (o.value > t.value OR o.tpot_p90 < t.tpot_p90 OR o.number < t.number)
+      AND NOT {_MISSED.format("o")}
   ) THEN 1 ELSE 0 END AS on_front
 FROM energyopt_v_trials AS t JOIN energyopt_v_studies AS s ON s.study_id = t.study_id
 WHERE t.searched = 1 AND t.outcome IS NOT NULL AND t.value IS NOT NULL AND t.tpot_p90 < 1e300

@@ -59,7 +59,10 @@ def downgrade() -> None:
 
 
 def _kept_until_now(benefit: str, latency: str) -> str:
-    """Trials with more benefit than all that come before them by latency (of equals: by more benefit, by number)."""
+    """Trials with more benefit than all that come before them by latency (of equals: by more benefit, by number).
+
+    A configuration that missed an SLO when it was measured again has none.
+    """
     repeats = ", ".join(f"'{origin}'" for origin in _REPETITIONS)
     return f"""
 INSERT INTO energyopt_fronts (study_id, benefit, latency, number, x, y)
@@ -67,7 +70,11 @@ SELECT study_id, '{benefit}', '{latency}', number, x, y FROM (
   SELECT study_id, number, {benefit} AS x, {latency} AS y, MAX({benefit}) OVER (
     PARTITION BY study_id ORDER BY {latency}, {benefit} DESC, number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
   ) AS before
-  FROM energyopt_trials
+  FROM energyopt_trials AS t
   WHERE outcome = 'feasible' AND origin NOT IN ({repeats})
     AND {benefit} < 1e300 AND {latency} < 1e300
+    AND NOT EXISTS (
+      SELECT 1 FROM energyopt_trials AS r WHERE r.study_id = t.study_id
+        AND r.deployment_digest = t.deployment_digest AND r.origin IN ({repeats}) AND r.outcome <> 'feasible'
+    )
 ) AS ranked WHERE before IS NULL OR x > before"""
