@@ -89,6 +89,8 @@ async def test_requests_are_spread_and_their_text_is_that_of_one_engine(
     alone = EngineFront(CONFIG, FakeRunner(SHAPE), FakeTokenizer(), max_model_len=256, clock=MonotonicClock())
     wanted = [await text(alone, str(n)) for n in range(6)]  # type: ignore[arg-type]
     alone.close()
+    ranks.hold_after = 1  # until every request is there: else the first replica may be done before the second begins
+    asyncio.get_running_loop().call_later(0.3, ranks.release.set)
     assert await asyncio.gather(*(text(front, str(n)) for n in range(6))) == wanted
     assert any(first and second for first, second in ranks.rows), "the replicas never stepped together"
     stats = front.stats()
