@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 from sqlalchemy import Engine, func, select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from energyopt.core.clock import Clock
@@ -18,7 +17,7 @@ from energyopt.core.study import Origin, TrialOutcome, TrialRecord, TrialState, 
 
 from .codec import clean, clean_optional, clean_values, dump_values
 from .fronts import offer
-from .refusal import refusal
+from .refusal import session_on
 from .rows import put_result, trial_record
 from .tables import EventRow, StudyRow, TrialRow
 
@@ -72,10 +71,5 @@ class SqlAttachedTrials:
             session.flush()
             return trial_record(row)
 
-    @contextmanager
-    def _session(self) -> Iterator[Session]:
-        try:
-            with Session(self._writers) as session, session.begin():
-                yield session
-        except SQLAlchemyError as error:
-            raise refusal(error, self.name) from error
+    def _session(self) -> AbstractContextManager[Session]:
+        return session_on(self._writers, self.name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from sqlalchemy import Engine, delete, or_, select, update
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from energyopt.core.clock import Clock
@@ -16,7 +16,7 @@ from energyopt.core.jobs import JobRecord, Labels
 from energyopt.core.study import Budget, StudySpec, StudyState, Value
 
 from .codec import clean, clean_texts, clean_values, dump_values, load_values
-from .refusal import refusal
+from .refusal import session_on
 from .rows import new_study, study_record
 from .service_tables import IdempotencyRow, JobRow, LabelRow
 from .tables import StudyRow
@@ -182,15 +182,8 @@ class SqlJobStore:
             progress=None if job.progress is None else load_values(job.progress),
         )
 
-    @contextmanager
-    def _session(self, engine: Engine) -> Iterator[Session]:
-        try:
-            with Session(engine) as session, session.begin():
-                yield session
-        except IntegrityError:
-            raise
-        except SQLAlchemyError as error:
-            raise refusal(error, self.name) from error
+    def _session(self, engine: Engine) -> AbstractContextManager[Session]:
+        return session_on(engine, self.name, passing=(IntegrityError,))
 
 
 class NotEndedError(UsageError):

@@ -11,11 +11,10 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from sqlalchemy import Engine, func, select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from energyopt.core.clock import Clock
@@ -23,7 +22,7 @@ from energyopt.core.errors import ConfigError, NotFoundError
 from energyopt.core.jobs import AuditRecord, KeyRecord, Scope
 
 from .codec import bounded, clean
-from .refusal import refusal
+from .refusal import session_on
 from .service_tables import AuditRow, KeyRow
 
 TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -109,13 +108,8 @@ class SqlKeyStore:
                 for r in session.scalars(query)
             ]
 
-    @contextmanager
-    def _session(self, engine: Engine) -> Iterator[Session]:
-        try:
-            with Session(engine, expire_on_commit=False) as session, session.begin():
-                yield session
-        except SQLAlchemyError as error:
-            raise refusal(error, self.name) from error
+    def _session(self, engine: Engine) -> AbstractContextManager[Session]:
+        return session_on(engine, self.name, expire_on_commit=False)
 
 
 def _digest(secret: str) -> str:

@@ -7,12 +7,12 @@ lease's id names its trial and attempt, so what became of one that is gone can b
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 
 from sqlalchemy import Engine, delete, select
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from energyopt.core.clock import Clock
@@ -37,7 +37,7 @@ from .codec import clean, clean_optional, clean_values, dump_values
 from .fronts import offer
 from .lease_queue import candidates, count_hands, glance, heard_of, known_workers, lease_record, note_worker
 from .lease_tables import DeviceLeaseRow, LeadRow, LeaseRow
-from .refusal import refusal
+from .refusal import session_on
 from .rows import put_result, trial_record
 from .tables import AttemptRow, EventRow, StudyRow, TrialRow
 
@@ -247,15 +247,8 @@ class SqlLeaseStore:
         with self._session(self._readers) as session:
             return list(session.scalars(query.where(LeaseRow.expires <= now).distinct().limit(100)))
 
-    @contextmanager
-    def _session(self, engine: Engine) -> Iterator[Session]:
-        try:
-            with Session(engine) as session, session.begin():
-                yield session
-        except IntegrityError:
-            raise
-        except SQLAlchemyError as error:
-            raise refusal(error, self.name) from error
+    def _session(self, engine: Engine) -> AbstractContextManager[Session]:
+        return session_on(engine, self.name, passing=(IntegrityError,))
 
 
 def _locked(session: Session, study_id: str) -> StudyRow:

@@ -6,12 +6,11 @@ A page goes on after the last row of the one before it, so rows that come or go 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, and_, func, literal, or_, select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from energyopt.core.errors import NotFoundError
@@ -20,7 +19,7 @@ from energyopt.core.study import Origin, Recommendation, StudyState, TrialRecord
 
 from .codec import bounded, clean, load_values
 from .fronts import Benefit, Latency, members
-from .refusal import refusal
+from .refusal import session_on
 from .rows import trial_record
 from .service_tables import JobRow, LabelRow
 from .tables import MetricRow, StudyRow, TrialRow
@@ -112,13 +111,8 @@ class SqlPages:
         if session.scalar(select(literal(1)).where(StudyRow.id == clean(study_id))) is None:
             raise NotFoundError(f"There is no study {study_id[:60]!r}.")
 
-    @contextmanager
-    def _reading(self) -> Iterator[Session]:
-        try:
-            with Session(self._engine) as session, session.begin():
-                yield session
-        except SQLAlchemyError as error:
-            raise refusal(error, self._name) from error
+    def _reading(self) -> AbstractContextManager[Session]:
+        return session_on(self._engine, self._name)
 
 
 _TRIAL_COLUMNS = (

@@ -7,14 +7,13 @@ Leases compare against the clock of the process that asks, so machines that shar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Engine, func, or_, select, update
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from energyopt.core.clock import Clock
@@ -39,7 +38,7 @@ from energyopt.core.units import Seconds
 
 from .codec import bounded, clean, clean_optional, clean_values, dump_values
 from .fronts import offer
-from .refusal import refusal
+from .refusal import session_on
 from .rows import artifact_record, event_record, new_study, put_result, study_record, trial_record
 from .tables import ArtifactRow, AttemptRow, EventRow, StudyRow, TrialRow
 
@@ -229,22 +228,11 @@ class SqlStudyStore:
             )
             return [artifact_record(row) for row in rows]
 
-    @contextmanager
-    def _reading(self) -> Iterator[Session]:
-        with self._refusals(), Session(self._readers) as session, session.begin():
-            yield session
+    def _reading(self) -> AbstractContextManager[Session]:
+        return session_on(self._readers, self.name)
 
-    @contextmanager
-    def _writing(self) -> Iterator[Session]:
-        with self._refusals(), Session(self._writers) as session, session.begin():
-            yield session
-
-    @contextmanager
-    def _refusals(self) -> Iterator[None]:
-        try:
-            yield
-        except SQLAlchemyError as error:
-            raise refusal(error, self.name) from error
+    def _writing(self) -> AbstractContextManager[Session]:
+        return session_on(self._writers, self.name)
 
     def _locked(self, session: Session, study_id: str) -> StudyRow:
         """The study, held until the transaction ends: everyone else who writes to it waits."""

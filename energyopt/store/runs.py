@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Engine, select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from energyopt.core.errors import NotFoundError, StoreError
@@ -16,7 +14,7 @@ from energyopt.core.runs import RunRecord
 
 from .codec import bounded, clean
 from .database import make_engine, open_store, parse_url
-from .refusal import refusal
+from .refusal import session_on
 from .tables import StoredRunRow
 
 
@@ -69,13 +67,8 @@ class SqlRunStore:
             asked = select(StoredRunRow).where(StoredRunRow.kind == kind).order_by(StoredRunRow.sequence.desc())
             return [_record(row) for row in session.scalars(asked.limit(bounded(limit)))]
 
-    @contextmanager
-    def _session(self, begin: str) -> Iterator[Session]:
-        try:
-            with Session(self._engine.execution_options(sqlite_begin=begin)) as session, session.begin():
-                yield session
-        except SQLAlchemyError as error:
-            raise refusal(error, self.name) from error
+    def _session(self, begin: str) -> AbstractContextManager[Session]:
+        return session_on(self._engine.execution_options(sqlite_begin=begin), self.name)
 
 
 def open_runs(url: str) -> SqlRunStore:

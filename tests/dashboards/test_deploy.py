@@ -17,12 +17,12 @@ import typer
 import yaml
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import ProgrammingError
-from typer.core import TyperGroup
 
-from energyopt.cli.main import build_app, main
+from energyopt.cli.main import main
 from energyopt.core.jobs import Scope
 from energyopt.store.service_store import open_service_store
 from telemetry.catalog import ATTRIBUTED, CATALOG, CONTROL, TOKENS
+from tests.command_lines import parse
 
 UsageError = typer.BadParameter.__base__ or Exception
 """What Typer raises for a command line without a meaning; it has no public name."""
@@ -70,15 +70,6 @@ def test_every_command_of_ours_parses(compose: dict[str, Any]) -> None:
 def test_a_wrong_command_does_not_parse(fault: list[str]) -> None:
     with pytest.raises(UsageError):
         parse(fault)
-
-
-def parse(words: list[str]) -> None:
-    """Raises UsageError where the command line has no meaning."""
-    command: Any = typer.main.get_command(build_app(words))
-    context = command.make_context("energyopt", words)
-    while isinstance(command, TyperGroup):
-        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-        context = command.make_context(name, rest, parent=context)
 
 
 def listening(service: dict[str, Any]) -> int:

@@ -10,11 +10,9 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-import typer
 import yaml
-from typer.core import TyperGroup
 
-from energyopt.cli.main import build_app
+from tests.command_lines import parse
 
 BASE = Path(__file__).parents[2] / "deploy" / "kubernetes"
 VERSION = "1.33"
@@ -70,14 +68,6 @@ def test_every_command_parses() -> None:
         verbs.add(words[0])
         parse(words)
     assert verbs == {"agent", "api", "db"}
-
-
-def parse(words: list[str]) -> None:
-    command: Any = typer.main.get_command(build_app(words))
-    context = command.make_context("energyopt", words)
-    while isinstance(command, TyperGroup):
-        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-        context = command.make_context(name, rest, parent=context)
 
 
 def test_every_container_is_closed() -> None:

@@ -8,12 +8,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from energyopt.cli.main import build_app
+from tests.command_lines import parse
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 NAMES = ("energyopt-agent.service", "energyopt-api.service", "energyopt-serve@.service", "energyopt-worker.service")
@@ -47,10 +45,7 @@ def test_its_command_parses(name: str) -> None:
     program, *words = shlex.split(service(name)["ExecStart"])
     assert program == "/opt/energyopt/bin/energyopt"
     words = ["smollm2-135m" if word == "${MODEL}" else word for word in words if word != "$OPTIONS"]
-    command: Any = typer.main.get_command(build_app(words))
-    context = command.make_context("energyopt", words)
-    verb, found, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-    found.make_context(verb, rest, parent=context)
+    parse(words)
 
 
 @pytest.mark.parametrize("name", NAMES)
