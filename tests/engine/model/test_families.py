@@ -25,24 +25,12 @@ from engine.models import load_model, open_source
 from engine.parallel.ports import Collective, Place
 from engine.request import Request
 from engine.runner import TorchRunner, cache_shape, pool_plan
+from tests.engine.model.tiny import BASE
 
 Save = Callable[[Path, str, str, dict[str, Any]], Any]
 Record = Callable[..., tuple[list[Request], dict[tuple[str, int], torch.Tensor]]]
 InRanks = Callable[[int, Callable[[Collective], Any]], list[Any]]
 TOLERANCE = 1e-4
-BASE: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 MOE: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
 WINDOWED: dict[str, Any] = {"head_dim": 16, "sliding_window": 9}
 LATENT: dict[str, Any] = {

@@ -20,21 +20,9 @@ from engine.request import Request, SamplingParams
 from engine.runner import TorchRunner
 from engine.scheduler import Scheduler
 from engine.step import StepLoop
+from tests.engine.model.tiny import BASE
 
-BASE: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.1,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SIZES: dict[str, Any] = {**BASE, "num_hidden_layers": 4, "head_dim": 16, "initializer_range": 0.1}
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "windows": (
         "Gemma3TextConfig",
@@ -97,7 +85,7 @@ def model(
 ) -> Path:
     directory: Path = tmp_path_factory.mktemp("hybrid")
     config, name, changes = FAMILIES[request.param]
-    family_saver(directory, config, name, {**BASE, **changes})
+    family_saver(directory, config, name, {**SIZES, **changes})
     return directory
 
 

@@ -22,23 +22,12 @@ from engine.request import Request, SamplingParams
 from engine.runner import TorchRunner
 from engine.scheduler import Scheduler
 from engine.step import StepLoop
+from tests.engine.model.tiny import BASE
 
 Sizes = dict[str, int]
 BLOCK = 4
 LENGTHS = (1, 3, 4, 5, 9, 21)
-BASE: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SIZES: dict[str, Any] = {**BASE, "num_hidden_layers": 4}
 WINDOWED: dict[str, Any] = {"head_dim": 16, "sliding_window": 9}
 LATENT: dict[str, Any] = {
     "num_key_value_heads": 4,
@@ -110,7 +99,7 @@ def family(family_saver: Callable[..., Any], tmp_path_factory: pytest.TempPathFa
         if name not in made:
             directory: Path = tmp_path_factory.mktemp("family")
             config, model, changes = FAMILIES[name]
-            family_saver(directory, config, model, {**BASE, **changes})
+            family_saver(directory, config, model, {**SIZES, **changes})
             kv = KvConfig(block_tokens=BLOCK, memory_bytes=Bytes(2**20))
             own = EngineConfig(model=str(directory), dtype="float32", device="cpu", threads=1, kv=kv)
             made[name] = own.model_copy(update={"max_num_batched_tokens": 24, "max_num_seqs": 4})

@@ -13,12 +13,11 @@ import pytest
 
 from energyopt.core.config import Deployment, EngineConfig, ParallelLayout, PoolConfig
 from energyopt.core.errors import ConfigError, LaunchError, OutOfMemoryError, TrialError
-from energyopt.core.records import StepRecord
-from energyopt.core.results import EnergyReading, EnergySplit
 from energyopt.core.slo import Slo
 from energyopt.core.study import Knob, MeasurePlan, Origin, Space, TrialOutcome, TrialRecord, TrialState
 from energyopt.core.units import Seconds
 from energyopt.core.workload import Workload
+from tests.tuner.evaluators.unmetered import unmetered
 from tuner.evaluators.embedded import EmbeddedEvaluator
 from tuner.evaluators.endpoint import EndpointEvaluator, check_knobs
 from tuner.evaluators.launched import DIALECTS, Launch, LaunchedEvaluator
@@ -26,26 +25,11 @@ from tuner.evaluators.recorded import RecordedEvaluator
 from tuner.evaluators.server import free_port
 from tuner.evaluators.simulated import SimulatedEvaluator
 from tuner.fake_study import toy_spec
-from tuner.ports import Evaluator, Meter, Progress
+from tuner.ports import Evaluator, Progress
 from tuner.replay.http import Endpoint
 
 SLOS = [Slo.parse("ttft:p90<30s"), Slo.parse("itl:p99<10s")]
 Named = Callable[[str], Deployment]
-
-
-class Unmetered:
-    reasons = ("nothing measures here",)
-
-    def readings(self, start: Seconds, end: Seconds) -> tuple[EnergyReading, ...]:
-        return ()
-
-    def split(self, steps: Sequence[StepRecord], start: Seconds, end: Seconds) -> EnergySplit | None:
-        return None
-
-
-@contextmanager
-def unmetered(deployment: Deployment) -> Iterator[Meter]:
-    yield Unmetered()
 
 
 @contextmanager

@@ -7,21 +7,17 @@ on study files says how to get them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from energyopt.core.config import Deployment, EngineConfig, KvConfig, PoolConfig
-from energyopt.core.records import StepRecord
-from energyopt.core.results import EnergyReading, EnergySplit
 from energyopt.core.slo import Slo
 from energyopt.core.study import MeasurePlan
 from energyopt.core.units import Seconds
 from energyopt.core.workload import Workload
+from tests.tuner.evaluators.unmetered import unmetered
 from tuner.evaluators.launched import VLLM, Launch, LaunchedEvaluator
-from tuner.ports import Meter
 
 PROGRAM, MODEL = os.environ.get("ENERGYOPT_VLLM"), os.environ.get("ENERGYOPT_VLLM_MODEL")
 pytestmark = [
@@ -29,21 +25,6 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(not (PROGRAM and MODEL), reason="ENERGYOPT_VLLM and ENERGYOPT_VLLM_MODEL name no vLLM to try"),
 ]
-
-
-class Unmetered:
-    reasons = ("this test is about the engine",)
-
-    def readings(self, start: Seconds, end: Seconds) -> tuple[EnergyReading, ...]:
-        return ()
-
-    def split(self, steps: Sequence[StepRecord], start: Seconds, end: Seconds) -> EnergySplit | None:
-        return None
-
-
-@contextmanager
-def unmetered(deployment: Deployment) -> Iterator[Meter]:
-    yield Unmetered()
 
 
 @pytest.mark.parametrize("seqs", [2, 8])
