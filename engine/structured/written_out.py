@@ -14,7 +14,9 @@ MAX_REPEATED = 100_000
 """Signs that all repetitions of a form may come to: about a second of compiling."""
 
 _MOST = 10**18
-_COUNT = re.compile(r"\{\s*([0-9]{1,12})\s*(?:,\s*([0-9]{1,12})?\s*)?\}|~\s*([0-9]{1,12})")
+_COUNT = re.compile(r"\{\s*+([0-9]++)\s*+(?:,\s*+(?:[0-9]++\s*+)?+)?+\}|~\s*+([0-9]++)")
+_DIGITS = 19
+"""Of a number, after its zeros: as many make it more than ``_MOST``, and the rest, which may be long, is not read."""
 _ESCAPED = re.compile(r"\\(?:[pPxuU]\{[^}]*\}|.)", re.DOTALL)
 _TOKEN = re.compile(r"""//[^\n]*|"(?:\\.|[^"\\\n])*"?|/(?:\\.|[^/\\\n])+/?|%json|[A-Za-z_][A-Za-z_0-9]*|.""", re.DOTALL)
 _RULE = re.compile(r"^[ \t]*[?!]?([A-Za-z_][A-Za-z_0-9]*)[^:\n]*:", re.MULTILINE)
@@ -61,7 +63,7 @@ def repeated_signs(expression: str) -> int:
     while at < len(expression):
         sign, count = expression[at], _COUNT.match(expression, at)
         if count is not None and sign == "{":
-            sizes.times(int(count[1]))
+            sizes.times(_least(count))
             at = count.end()
             continue
         if sign == "(":
@@ -116,13 +118,18 @@ def grammar_signs(grammar: str) -> int:
     return repeated + longest + sum(_measured(body, size_of)[1] for name, body in bodies.items() if name not in known)
 
 
+def _least(count: re.Match[str]) -> int:
+    """The number of a count, or the lower of two."""
+    return int((count[1] or count[2]).lstrip("0")[:_DIGITS] or "0")
+
+
 def _measured(body: str, size_of: Callable[[str], int]) -> tuple[int, int]:
     """Signs of a rule written out, and those of its repetitions alone."""
     sizes, inside, at = _Sizes(), 0, 0
     while (token := _TOKEN.match(body, at)) is not None:
         text, at, count = token[0], token.end(), _COUNT.match(body, at)
         if count is not None:
-            sizes.times(int(count[1] or count[3]))
+            sizes.times(_least(count))
             at = count.end()
         elif text == "(":
             sizes.open()
