@@ -9,11 +9,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 DOOR = "energyopt.door"
 """The scope's extension that is the ``Outlet`` of the client's connection."""
-_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: application/json\r\n"
-    b"content-length: %d\r\n\r\n%b"
-)
-_WORDS = b'{"error": {"message": "The headers are longer than allowed.", "type": "invalid_request_error"}}'
+_REFUSAL = b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_WORDS = b'{"error": {"message": "%b", "type": "invalid_request_error"}}'
 
 
 class Outlet(Protocol):
@@ -103,16 +100,18 @@ class Door(HttpToolsProtocol):
             self._head_bytes += len(data)
         super().data_received(data)
         if not self._in_body and self._head_bytes > self.max_head_bytes:
-            self._refuse()
+            self._refuse_long_head()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {DOOR: self}  # type: ignore[dict-item]
 
     def on_headers_complete(self) -> None:
+        if self._refused:
+            return  # it came in one piece with what was refused, and the connection ends
         self._in_body, self._head_bytes = True, 0
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_head_bytes:
-            self._refuse()
+            self._refuse_long_head()
         else:
             super().on_headers_complete()
 
@@ -125,14 +124,26 @@ class Door(HttpToolsProtocol):
         if not self._refused:
             super().on_message_complete()
 
-    def _refuse(self) -> None:
-        if self._refused or self.transport.is_closing():
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(b"400 Bad Request", b"This is no valid HTTP request.")
+
+    def _refuse_long_head(self) -> None:
+        self._refuse(b"431 Request Header Fields Too Large", b"The headers are longer than allowed.")
+
+    def _refuse(self, status: bytes, words: bytes) -> None:
+        """Answer with ``words`` and take nothing more; where another answer is under way, end the connection alone."""
+        refused, self._refused = self._refused, True
+        if refused or self.transport.is_closing():
             return
-        self._refused = True
-        if self._served is not None and not self._served.response_complete:
-            self.transport.abort()  # words of ours would be taken for a part of the answer that is under way
-            return
-        self.transport.write(_TOO_LARGE % (len(_WORDS), _WORDS))
+        served = self._served
+        if served is not None and not served.response_complete:
+            if not served.more_body or served is not self.cycle or served.response_started:
+                self.transport.abort()  # words of ours would be taken for a part of the answer that is under way
+                return
+            served.disconnected = True  # its own body is what is refused: these words are its answer
+            served.message_event.set()
+        body = _WORDS % words
+        self.transport.write(_REFUSAL % (status, len(body), body))
         self.transport.close()
 
 

@@ -236,6 +236,68 @@ def test_too_much_is_refused(world: Any) -> None:
     assert len(backend.seen) == 1
 
 
+def said(client: socket.socket) -> bytes:
+    """All that comes until the connection ends, well or badly."""
+    words = b""
+    try:
+        while more := client.recv(1000):
+            words += more
+    except ConnectionResetError:
+        pass
+    return words
+
+
+ONE = b"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\na"
+LONG = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 3000 + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize("bad", [b"\0\0\r\n\r\n", b"GET http://[ HTTP/1.1\r\n\r\n", LONG])
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_is_wrong_behind_a_request_is_no_part_of_its_answer(world: Any, bad: bytes, begun: bool) -> None:
+    async def answer(seen: Any) -> None:
+        if begun:
+            seen.writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n")
+        await seen.reader.read()
+
+    backend = world.backend(answer)
+    with connected(world.router(backend, max_header_bytes=2000)) as client:
+        client.sendall(ONE)
+        words = b""
+        while b"one" not in words if begun else not backend.seen:
+            words += client.recv(1000) if begun else b""
+        client.sendall(bad)
+        words += said(client)
+    assert words.count(b"HTTP/1.1") == (1 if begun else 0)
+    assert words.endswith(b"3\r\none\r\n" if begun else b"")
+
+
+@pytest.mark.parametrize("before", [b"", b"POST /v1/x HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"])
+def test_what_is_no_request_is_told_so(world: Any, before: bytes) -> None:
+    backend = world.backend()
+    with connected(world.router(backend)) as client:
+        client.sendall(before + b"\0\0\r\n\r\n")
+        head, _, body = said(client).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["message"] == "This is no valid HTTP request."
+    assert not backend.seen
+
+
+@pytest.mark.parametrize("bad", [LONG, b"\0\0\r\n\r\n"])
+def test_nothing_is_served_behind_a_request_that_was_refused(world: Any, bad: bytes) -> None:
+    router, served = world.router(world.backend(), max_header_bytes=2000), list[str]()
+    app = router.server.config.loaded_app
+
+    async def noted(scope: Any, receive: Any, send: Any) -> None:
+        served.append(scope["path"])
+        await app(scope, receive, send)
+
+    router.server.config.loaded_app = noted
+    with connected(router) as client:
+        client.sendall(bad + b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert said(client).count(b"HTTP/1.1") == 1
+    assert not served
+
+
 def test_unknown_paths_are_named(world: Any) -> None:
     router = world.router(world.backend())
     with router.client() as http:
