@@ -45,6 +45,9 @@ def obstacle(demand: Demand, arch: Arch) -> str | None:
     turned = demand.width - demand.latent
     if demand.latent and launch.power_of_two(turned) != turned:
         return f"latent keys must have a power of two of columns beside the latent ones, not {turned}"
+    extents = (demand.latent, turned) if demand.latent else (demand.width,)
+    if arch.vendor != "none" and any(0 < one < launch.MIN_DOT for one in extents):
+        return f"matrix units take {launch.MIN_DOT} columns of a head or more, not {min(one for one in extents if one)}"
     if demand.width:
         needed = launch.least_attention_bytes(arch, demand.width, demand.latent, demand.dtype.itemsize)
         if needed > arch.shared_bytes:

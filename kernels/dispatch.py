@@ -15,7 +15,7 @@ from .choices import NOTHING, Choices
 from .demand import ANYTHING, Demand
 from .demand import obstacle as unmet
 from .ops import Ops as Ops
-from .platform import UnsupportedDeviceError, arch_of, triton_release
+from .platform import UnsupportedDeviceError, arch_of, triton_fault, triton_release
 from .twins import gated_delta as plain_delta
 from .twins import moe as plain_moe
 
@@ -73,12 +73,9 @@ def _no_obstacle(device: torch.device, demand: Demand) -> str | None:
 
 
 def _triton_obstacle(device: torch.device, demand: Demand) -> str | None:
-    try:
-        release = triton_release()
-    except ImportError as error:
-        return f"triton cannot be imported: {error}"
-    if release is None:
-        return "triton is not installed (pip install energyopt[gpu])"
+    if (fault := triton_fault()) is not None:
+        return fault
+    release = triton_release() or ""
     if tuple(int(part) for part in re.findall(r"\d+", release)[:2]) < OLDEST_TRITON:
         return f"triton {release} is too old: it must be {'.'.join(map(str, OLDEST_TRITON))} or newer"
     if device.type == "cpu" and not importlib.import_module("triton").knobs.runtime.interpret:

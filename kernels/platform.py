@@ -114,10 +114,19 @@ def multiprocessors(device: torch.device, arch: Arch) -> int:
 
 
 def triton_release() -> str | None:
-    """The release of the Triton that kernels are compiled with; None without one.
+    """The release of the Triton that kernels are compiled with; None without one, or with one that is broken.
 
     The module is asked, not the list of distributions: ROCm's wheels carry it as pytorch-triton-rocm and other names.
     """
+    return str(importlib.import_module("triton").__version__) if triton_fault() is None else None
+
+
+def triton_fault() -> str | None:
+    """Why there is no Triton; None if there is."""
     if importlib.util.find_spec("triton") is None:
-        return None
-    return str(importlib.import_module("triton").__version__)
+        return "triton is not installed (pip install energyopt[gpu])"
+    try:
+        importlib.import_module("triton")
+    except ImportError as error:
+        return f"triton cannot be imported: {error}"
+    return None

@@ -28,7 +28,7 @@ from kernels.cpu.speed import measure, numa_nodes
 from kernels.dispatch import available, select_ops
 
 from .machine import describe_machine, library_version
-from .meters import device_identities, find_meter
+from .meters import find_meter, visible_identities
 from .power import cap_capability
 
 ROOMS = ("energyopt", "telemetry", "tuner", "engine", "kernels", "api", "dashboards")
@@ -117,7 +117,9 @@ def _native() -> Check:
     try:
         speeds = [measure(library, threads) for threads in sorted({1, cores})]
     except (NativeError, MemoryError) as error:
-        return Check("native kernels", "limited", f"what they reach cannot be measured: {error}", "try fewer threads")
+        return Check(
+            "native kernels", "limited", f"what they reach cannot be measured: {error}", "serve with fewer: --threads 1"
+        )
     best = max(speeds, key=lambda speed: speed.read).threads
     number = "one NUMA node" if nodes == 1 else f"{nodes} NUMA nodes: bind the engine to one with numactl"
     details = [
@@ -157,7 +159,7 @@ def _gpus() -> Check:
 
 
 def _meter() -> Check:
-    found = find_meter("auto", device_identities("auto"), MonotonicClock())
+    found = find_meter("auto", visible_identities("auto"), MonotonicClock())
     for source in found.sources:
         source.close()
     weak = all(source.source == "estimated" for source in found.sources)
@@ -168,7 +170,7 @@ def _meter() -> Check:
 
 
 def _caps() -> Check:
-    able, reason = cap_capability(device_identities("auto"))
+    able, reason = cap_capability(visible_identities("auto"))
     return Check("power caps", "ok" if able else "limited", reason)
 
 

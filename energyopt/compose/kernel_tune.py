@@ -20,7 +20,7 @@ from engine.models import choose_device, choose_dtype
 from engine.operators import describe, table_path
 from engine.runner import device_identity
 from kernels.choices import Problem
-from kernels.platform import UnsupportedDeviceError, arch_of
+from kernels.platform import UnsupportedDeviceError, arch_of, triton_fault
 from kernels.table import Device, Entry, EntryEnergy, Table, TableError, mismatch, read_table, write_table
 from kernels.tuning.objective import Objective
 from kernels.tuning.ports import Bench, Energy
@@ -95,6 +95,8 @@ def tune_kernels(request: TuneRequest, on_progress: Callable[[Progress], None]) 
         here = describe(device, driver or "unknown")
     except UnsupportedDeviceError as error:
         raise ConfigError(str(error)) from error
+    if (fault := triton_fault()) is not None:
+        raise ConfigError(f"There are no kernels to tune here: {fault}.")
     shape, dtype = rank_shape(request), str(choose_dtype(request.dtype, device)).removeprefix("torch.")
     with Meter(found.sources, clock, found.reasons, statuses=found.statuses) as meter:
         await_sensors(meter, clock)

@@ -27,7 +27,7 @@ class RoundedSource:
         self._source = source
         self._bits = bits
         self._counting = Lock()
-        self._rounded = self._all = 0
+        self._seen: dict[tuple[str, str], tuple[int, bool]] = {}
 
     @property
     def spec(self) -> DecoderSpec:
@@ -36,7 +36,8 @@ class RoundedSource:
     @property
     def share(self) -> float:
         """How many of the weights that were asked for, and not packed before, were rounded: 0 to 1."""
-        return self._rounded / max(1, self._all)
+        rounded = sum(weights for weights, rounds in self._seen.values() if rounds)
+        return rounded / max(1, sum(weights for weights, _ in self._seen.values()))
 
     def __contains__(self, name: object) -> bool:
         return name in self._source
@@ -47,7 +48,7 @@ class RoundedSource:
     def tensor(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
         rounds = _rounds(name, shape)
         value = self._widened(name, shape, part) if rounds else self._source.tensor(name, shape, part)
-        self._count(value.numel(), rounds)
+        self._count(name, part, value.numel(), rounds)
         return value
 
     def blocks(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> Blocks | None:
@@ -59,7 +60,7 @@ class RoundedSource:
             return None
         rows = quantize(self._source.tensor(name, shape, part[:1]), self._bits)
         each = BYTES[rows.kind]
-        self._count(rows.rows * (last - first), True)
+        self._count(name, part, rows.rows * (last - first), True)
         return Blocks(rows.kind, rows.data[:, first // GROUP * each : -(-last // GROUP) * each])
 
     def _widened(self, name: str, shape: tuple[int, ...], part: Part) -> torch.Tensor:
@@ -76,10 +77,10 @@ class RoundedSource:
     def _through(self, rows: torch.Tensor) -> torch.Tensor:
         return dequantize(quantize(rows, self._bits))[:, : rows.shape[1]]
 
-    def _count(self, weights: int, rounded: bool) -> None:
+    def _count(self, name: str, part: Part, weights: int, rounded: bool) -> None:
+        """Once for each part of a tensor: a tied table is read as the embedding and as the head."""
         with self._counting:
-            self._all += weights
-            self._rounded += weights if rounded else 0
+            self._seen[name, repr(part)] = (weights, rounded)
 
 
 def _rounds(name: str, shape: tuple[int, ...]) -> bool:

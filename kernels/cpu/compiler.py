@@ -14,8 +14,8 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def built(variant: Variant, folder: Path | None = None, shipped: Path = SHIPPED) -> Path:
     """The shared library of ``variant``: the one that came with the installation, or one that is compiled if it is
     not in ``folder`` yet. Raises NoCompilerError."""
-    try:
+    with _kept():
         ready = _shipped_path(variant, shipped)
         if ready.is_file() and not _open_to(ready, (0, os.geteuid())):
             return ready
@@ -78,22 +78,30 @@ def built(variant: Variant, folder: Path | None = None, shipped: Path = SHIPPED)
         path = folder / f"{variant.name}-{_digest(variant, _identity(compiler))}.so"
         if not (path.is_file() and not _open_to(path, (os.geteuid(),))):
             _compile(compiler, variant, path)
-    except OSError as error:
-        raise NoCompilerError(f"The native kernels cannot be kept: {error.filename}: {error.strerror}.") from error
     return path
 
 
 def ship(folder: Path = SHIPPED) -> list[Path]:
     """Compile every variant of this machine's kind into the installation itself, for images that have no compiler
     later. Raises NoCompilerError."""
-    compiler = find_compiler()
     mine = [one for one in VARIANTS if not one.needs or platform.machine() in ("x86_64", "AMD64")]
-    folder.mkdir(mode=0o755, exist_ok=True)
     paths = [_shipped_path(variant, folder) for variant in mine]
-    for variant, path in zip(mine, paths, strict=True):
-        _compile(compiler, variant, path)
-        path.chmod(0o755)
+    with _kept():
+        compiler = find_compiler()
+        folder.mkdir(mode=0o755, exist_ok=True)
+        for variant, path in zip(mine, paths, strict=True):
+            _compile(compiler, variant, path)
+            path.chmod(0o755)
     return paths
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """A folder that takes nothing is a reason to do without native kernels."""
+    try:
+        yield
+    except OSError as error:
+        raise NoCompilerError(f"The native kernels cannot be kept: {error.filename}: {error.strerror}.") from error
 
 
 def _shipped_path(variant: Variant, folder: Path) -> Path:

@@ -85,6 +85,7 @@ private:
     void check(const Batch& batch) const {
         if (pool_.block_tokens < 1) throw std::invalid_argument("there is no pool");
         for (int row = 0; row < batch.rows; ++row) require(batch.tokens[row], shape_.vocab, "token");
+        if (batch.wanted < 0 || batch.wanted > batch.rows) throw std::invalid_argument("more rows are wanted than there are");
         for (int i = 0; i < batch.wanted; ++i) require(batch.wanted_rows[i], batch.rows, "wanted row");
         if (batch.wanted && batch.stride < head_.rows()) throw std::invalid_argument("the rows of logits are too short");
         int next = 0;

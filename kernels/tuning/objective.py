@@ -1,6 +1,6 @@
 """Which of the measured plans to take.
 
-All plans of a problem are compared by one figure: joules if every window of every plan has them, else seconds.
+All plans of a problem are compared by one figure, joules or seconds; where joules were asked, every window needs them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from statistics import median
 from typing import Literal
 
 from ..choices import Plan
-from .ports import Energy, Measurement
+from .ports import Energy, Measurement, PlanError
 
 Objective = Literal["energy", "time"]
 
@@ -64,13 +64,13 @@ class Series:
 
 
 def choose(default: Plan, series: Mapping[Plan, Series], objective: Objective) -> Plan:
-    """The plan with the least of the objective. For energy only plans within ``TIME_MARGIN`` of the fastest count;
-    where any plan's joules are unknown the figure is time instead, within no margin.
+    """The plan with the least of the objective. For energy only plans within ``TIME_MARGIN`` of the fastest count.
+    Raises PlanError where a window lacks the joules: what time decides has no place in a table of energy.
 
     The default stays unless the winner is better by more than both their spreads: a change must be worth its name.
     """
-    if any(one.joules is None for one in series.values()):
-        objective = "time"
+    if objective == "energy" and any(one.joules is None for one in series.values()):
+        raise PlanError("The sensor told no joules of some windows, so the plans cannot be compared by energy.")
     fastest = min(one.seconds for one in series.values())
     limit = fastest * (TIME_MARGIN if objective == "energy" else 1.0)
     best = min((one for one in series.values() if one.seconds <= limit), key=lambda one: one.score(objective))

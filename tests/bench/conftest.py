@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.figures import Figure, Report, machine, read, table, taken, write
+from tests.bench.figures import Figure, Report, facts_of, machine, read, table, taken, write
 
 ROOT = Path(__file__).parents[2]
 COMMITTED, FRESH = ROOT / "docs/measurements/bench.json", ROOT / "build/bench.json"
@@ -31,8 +31,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     facts = machine()
     terminalreporter.section("figures")
     terminalreporter.line("  ".join(f"{name}: {fact}" for name, fact in facts.items()))
+    if (then := facts_of(COMMITTED)) not in ({}, facts):
+        terminalreporter.line("committed were those of  " + "  ".join(f"{name}: {fact}" for name, fact in then.items()))
     for line in table(figures, read(COMMITTED)):
         terminalreporter.line(line)
-    kept = read(FRESH) | {figure.name: figure for figure in figures}  # benches may be run one by one
-    write(FRESH, kept.values(), facts)
+    earlier = read(FRESH) if facts_of(FRESH) == facts else {}  # benches may be run one by one, of one machine and day
+    write(FRESH, (earlier | {figure.name: figure for figure in figures}).values(), facts)
     terminalreporter.line(f"kept in {FRESH}; to compare the next run with it: cp {FRESH} {COMMITTED}")

@@ -65,6 +65,11 @@ def read(path: Path) -> dict[str, Figure]:
     return {figure.name: figure for figure in found}
 
 
+def facts_of(path: Path) -> dict[str, str]:
+    """The machine of a file that ``write`` made; nothing where there is no file."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))["machine"]) if path.exists() else {}
+
+
 def table(figures: Iterable[Figure], before: Mapping[str, Figure]) -> list[str]:
     """Lines for people: name, value, goal, and what it was when figures were committed last."""
     rows = [("figure", "now", "asked", "committed", "load")]

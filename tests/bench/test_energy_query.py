@@ -14,6 +14,7 @@ from pydantic_core import to_json
 from energyopt.store.database import open_engine
 from energyopt.store.energy_history import EnergyHistory
 from energyopt.store.energy_sql import write_seconds
+from tests.bench.figures import Report
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
 BEGIN, DAYS, SENSORS = datetime(2026, 1, 1, tzinfo=UTC), 30, 8
@@ -46,7 +47,7 @@ def history(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EnergyHi
     engine.dispose()
 
 
-def test_a_month_of_eight_devices(history: EnergyHistory) -> None:
+def test_a_month_of_eight_devices(history: EnergyHistory, figure: Report) -> None:
     end = BEGIN + timedelta(days=DAYS)
     asked = {
         "month, all devices, an hour a point": (BEGIN, end, 3600, None),
@@ -54,6 +55,8 @@ def test_a_month_of_eight_devices(history: EnergyHistory) -> None:
         "month, one device, a minute a point": (BEGIN, end, 60, "GPU-3"),
         "four days, all devices, a minute a point": (BEGIN, BEGIN + timedelta(days=4), 60, None),
     }
+    best: dict[str, float] = {}
+    kind = "PostgreSQL" if "postgresql" in history._name else "SQLite"
     for name, (start, until, resolution, device) in asked.items():
         took = []
         for _ in range(5):
@@ -65,3 +68,8 @@ def test_a_month_of_eight_devices(history: EnergyHistory) -> None:
             f"{history._name[-20:]} {name}: {len(points)} points, {len(body) >> 10} KiB, "
             f"best {min(took) * 1e3:.0f} ms, worst {max(took) * 1e3:.0f} ms; load {os.getloadavg()[0]:.1f}"
         )
+        assert points
+        best[name] = min(took)
+    for name, seconds in best.items():
+        figure(f"/v1/energy, {kind}: {name}", 1e3 * seconds, "ms", f"under {1e3 * LIMIT:g}")
+    assert max(best.values()) < LIMIT, best

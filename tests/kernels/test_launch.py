@@ -17,6 +17,7 @@ from kernels.platform import (
     arch_named,
     arch_of,
     multiprocessors,
+    triton_fault,
     triton_release,
 )
 
@@ -77,6 +78,18 @@ def test_tritons_release_is_asked_of_the_module(monkeypatch: pytest.MonkeyPatch)
     assert triton_release() == "3.5.1+rocm7.0"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert triton_release() is None
+    assert "not installed" in str(triton_fault())
+
+
+def test_a_triton_that_cannot_be_imported_is_none_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+
+    def broken(name: str) -> None:
+        raise ImportError("libtriton.so: GLIBC_2.38 not found")
+
+    monkeypatch.setattr("importlib.import_module", broken)
+    assert triton_release() is None
+    assert triton_fault() == "triton cannot be imported: libtriton.so: GLIBC_2.38 not found"
 
 
 @ALL
@@ -155,6 +168,8 @@ def test_every_published_model_can_be_computed(arch: Arch) -> None:
         (Demand(torch.bfloat16), "interpreter", "interpreter gets bfloat16 wrong"),
         (Demand(torch.float16, 10, 4, 64), "sm_90", "10 query heads cannot share 4 key heads evenly"),
         (Demand(torch.float16, 16, 0, 560, 512), "sm_90", "a power of two of columns beside the latent ones, not 48"),
+        (Demand(torch.bfloat16, 8, 8, 8), "sm_90", "matrix units take 16 columns of a head or more, not 8"),
+        (Demand(torch.bfloat16, 8, 0, 40, 32), "gfx942", "matrix units take 16 columns of a head or more, not 8"),
         (Demand(torch.float32, 8, 8, 1024), "sm_86", "needs 198656 bytes of shared memory, and sm_86 has 101376"),
     ],
 )

@@ -53,6 +53,7 @@ GOOD = Step(ints(1, 2, 3), ints(0, 1, 2), ints(0, 0, 3, 0).reshape(1, 4), ints(5
         ({"tables": ints()}, "a block table is too short"),
         ({"wanted": ints(3)}, "wanted row 3 is not below 3"),
         ({"wanted": ints(-1)}, "wanted row -1"),
+        ({"wanted": ints(0, 1, 2, 2)}, "more rows are wanted than there are"),
         ({"positions": ints(0, 1, 99)}, "positions are not those"),
         ({"positions": ints(0, 1)}, "2 positions"),
         ({"spans": ints(0, 0, 2, 0).reshape(1, 4)}, "not all rows"),

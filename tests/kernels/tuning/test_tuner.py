@@ -104,10 +104,14 @@ def test_an_interrupted_search_keeps_what_it_had_and_goes_on() -> None:
     assert {one.problem: one.plan for one in found} == {one.problem: one.plan for one in search(FakeBench(), *problems)}
 
 
-def test_without_a_sensor_energy_means_time() -> None:
-    (found,) = search(FakeBench(joules=False))
-    assert found.series.joules is None
-    assert found.series.seconds <= found.default.seconds
+def test_without_joules_energy_decides_nothing_and_says_so() -> None:
+    found: list[Found] = []
+    skipped = Tuner(FakeBench(joules=False), "energy", QUICK).tune([DECODE], (), found.append)
+    assert found == []
+    assert "told no joules of some windows" in skipped[0].reason
+    Tuner(FakeBench(joules=False), "time", QUICK).tune([DECODE], (), found.append)
+    assert found[0].series.joules is None
+    assert found[0].series.seconds <= found[0].default.seconds
 
 
 def test_progress_only_grows() -> None:
@@ -143,8 +147,9 @@ def test_seconds_are_never_compared_with_joules() -> None:
         quick: Series(quick, (Measurement(5e-4, simulated(0.2)),) * 3),
         slow: Series(slow, (*windows, Measurement(5.1e-4, None))),
     }
-    assert choose(quick, series, "energy") == quick
-    assert choose(slow, series, "energy") == quick
+    with pytest.raises(PlanError, match="no joules"):
+        choose(quick, series, "energy")
+    assert choose(quick, series, "time") == quick
     with pytest.raises(ValueError, match="has no joules"):
         series[slow].score("energy")
 
