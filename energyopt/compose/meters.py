@@ -23,7 +23,7 @@ MeterName = Annotated[str, AfterValidator(check_kind)]
 """A kind of meter, "replay:FILE" among them."""
 
 
-def device_identities(kind: DeviceKind, ranks: int = 1) -> tuple[str, ...]:
+def device_identities(kind: DeviceKind, ranks: int) -> tuple[str, ...]:
     """The devices that an engine of so many ranks will use, as telemetry names them; no more than there are.
 
     torch shows AMD's serial numbers as UUIDs; sensors and limits know them as ``AMD-`` and the serial.
@@ -35,6 +35,11 @@ def device_identities(kind: DeviceKind, ranks: int = 1) -> tuple[str, ...]:
         return (device_identity(first),)
     count = min(ranks, torch.cuda.device_count())
     return tuple(normal_uuid(device_identity(torch.device(first.type, rank))) for rank in range(count))
+
+
+def visible_identities(kind: DeviceKind) -> tuple[str, ...]:
+    """Every device of this kind that the process sees. Raises ConfigError for an absent GPU."""
+    return device_identities(kind, max(1, torch.cuda.device_count()))
 
 
 def find_meter(kind: str, devices: Sequence[str], clock: Clock | None = None) -> Detection:

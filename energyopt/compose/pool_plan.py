@@ -46,7 +46,7 @@ def plan_workers(serve: ServeRequest, layouts: Sequence[ParallelLayout]) -> Work
                 "cache, whole in their positions; allowed are tp, pp and ep, with dcp = 1 and dp = 1."
             )
     device, sizes = choose_device(serve.engine.device), [layout.devices for layout in layouts]
-    alone = device.type == "cuda" and torch.cuda.device_count() >= sum(sizes)
+    alone = device.type == "cuda" and _enough(sizes)
     environments = _own_devices(sizes) if alone else [{} for _ in sizes]
     note = "" if alone else "energy: the engines share one device, so no joules are told apart by request"
     common = _common(serve, layouts, shares_host=not alone and device.type == "cpu")
@@ -61,6 +61,16 @@ def plan_workers(serve: ServeRequest, layouts: Sequence[ParallelLayout]) -> Work
         for layout, environment in zip(layouts, environments, strict=True)
     ]
     return WorkerPlan(tuple(engines), note)
+
+
+def occupied(layouts: Sequence[ParallelLayout]) -> int:
+    """How many GPUs, from the first on, such engines occupy: those of all of them, or where they share those of one."""
+    sizes = [layout.devices for layout in layouts]
+    return sum(sizes) if _enough(sizes) else max(sizes)
+
+
+def _enough(sizes: Sequence[int]) -> bool:
+    return torch.cuda.device_count() >= sum(sizes)
 
 
 def _common(serve: ServeRequest, layouts: Sequence[ParallelLayout], *, shares_host: bool) -> dict[str, object]:

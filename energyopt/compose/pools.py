@@ -25,7 +25,7 @@ from engine.offload import SECRET
 
 from .governed import fixed_power
 from .meters import device_identities
-from .pool_plan import plan_workers
+from .pool_plan import occupied, plan_workers
 from .pool_process import ENGINE, PoolProcess
 from .power import power_controller, put_back_left
 from .service import Notify, ServeRequest
@@ -53,6 +53,15 @@ class PoolsRequest(Config):
     decode_layout: ParallelLayout | None = None
     rebalance: Literal["auto", "off"] = "off"
 
+    def roles(self) -> dict[str, Role]:
+        """The engines by name, in the order of their start."""
+        names = {f"prefill-{n}": Role.PREFILL for n in range(self.prefill)}
+        return names | {f"decode-{n}": Role.DECODE for n in range(self.decode)}
+
+    def layouts(self) -> list[ParallelLayout]:
+        """The layout of each of them."""
+        return [self.layout_of(role) for role in self.roles().values()]
+
     def layout_of(self, role: Role) -> ParallelLayout:
         """The layout of a pool's engines."""
         own = self.prefill_layout if role is Role.PREFILL else self.decode_layout
@@ -67,7 +76,7 @@ def run_pools(request: PoolsRequest, notify: Notify) -> None:
     if request.serve.power_auto:
         raise ConfigError("--power-cap auto governs one engine; with --prefill and --decode a fixed cap is allowed.")
     with bind(request.serve.host, request.serve.port) as listener:
-        devices = device_identities(request.serve.engine.device)
+        devices = device_identities(request.serve.engine.device, occupied(request.layouts()))
         for line in put_back_left():
             notify(line)
         with fixed_power(power_controller(devices), request.serve.power, notify):
@@ -86,8 +95,7 @@ class PoolService:
         self._notify = notify
         self._clock: Clock = MonotonicClock()
         self._server: _PoolServer | None = None
-        names = {f"prefill-{n}": Role.PREFILL for n in range(request.prefill)}
-        names |= {f"decode-{n}": Role.DECODE for n in range(request.decode)}
+        names = request.roles()
         self.pools = Pools(names, self._clock)
         serve = request.serve
         self.front = PoolsFront(
@@ -97,7 +105,7 @@ class PoolService:
             has_tenants=bool(serve.tenants),
             on_resize=self._resized,
         )
-        plan = plan_workers(serve, [request.layout_of(role) for role in names.values()])
+        plan = plan_workers(serve, request.layouts())
         if plan.note:
             notify(plan.note)
         secret = os.environ.get(SECRET) or secrets.token_hex(16)

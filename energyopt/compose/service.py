@@ -61,7 +61,7 @@ def run_service(request: ServeRequest, notify: Notify) -> None:
     """
     answer_formats(request.engine, None)  # a name that is no format is an error of the first second
     with bind(request.host, request.port) as listener:
-        devices = device_identities(request.engine.device)
+        devices = device_identities(request.engine.device, request.engine.layout.devices)
         for line in put_back_left():
             notify(line)
         with _power(request, devices, notify) as control:

@@ -104,11 +104,11 @@ def plan_study(request: TuneRequest) -> PlannedStudy:
     """
     slos = tuple(str(Slo.parse(text)) for text in request.slos or (QUICK_SLOS if request.quick else DEFAULT_SLOS))
     resolve_model(request.model)
-    devices = device_identities(request.device)
+    baseline = Deployment(decode=PoolConfig(engine=_baseline_engine(request)))
+    devices = device_identities(request.device, baseline.devices)
     meter = find_meter(request.meter, devices)
     for source in meter.sources:
         source.close()  # only their presence matters here; each trial opens its own
-    baseline = Deployment(decode=PoolConfig(engine=_baseline_engine(request)))
     power = power_range(devices)
     space = host_space(
         baseline,

@@ -15,7 +15,7 @@ from tuner.ports import Evaluator, PowerController
 from tuner.source import LeasedTrial
 
 from .machine import describe_machine
-from .meters import device_identities
+from .meters import visible_identities
 from .results import Session
 from .study import study_tools
 
@@ -35,12 +35,11 @@ def worker_facts(worker_id: str, *, device: DeviceKind, kinds: Sequence[str]) ->
 
     Raises ConfigError for an absent GPU.
     """
-    count = max(1, torch.cuda.device_count())
     return WorkerFacts(
         id=worker_id,
         host=socket.gethostname(),
         hardware=hardware_name(device),
-        devices=device_identities(device, count),
+        devices=visible_identities(device),
         kinds=tuple(kinds),
     )
 

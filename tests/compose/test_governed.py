@@ -156,7 +156,7 @@ class Machine:
         self.thread = threading.Thread(target=self.helper.serve, kwargs={"listener": self.listener})
         self.thread.start()
         leased = LeasedPower(("GPU-1",), lambda: Connection.to(tmp_path / "power.sock"))
-        monkeypatch.setattr(service, "device_identities", lambda kind: ("GPU-1",))
+        monkeypatch.setattr(service, "device_identities", lambda kind, ranks: ("GPU-1",))
         monkeypatch.setattr(service, "power_controller", lambda devices: leased)
         monkeypatch.setattr(service, "capable_limits", lambda devices: [self.driver.limits("GPU-1")])
         monkeypatch.setattr(service, "put_back_left", tuple)

@@ -107,7 +107,7 @@ def test_what_torch_says_on_rocm_is_what_limits_know(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(meters, "choose_device", lambda kind: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(meters, "device_identity", lambda device: f"GPU-{shown}")
-    assert meters.device_identities("auto") == ("AMD-546abcdef8000001",)
+    assert meters.device_identities("auto", 1) == ("AMD-546abcdef8000001",)
 
 
 @pytest.mark.usefixtures("nvidia")
