@@ -25,6 +25,7 @@ from http import HTTPStatus
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -139,6 +140,17 @@ def _headers(error: EnergyoptError) -> dict[str, str]:
     if isinstance(error, UnauthorizedError):
         return {"www-authenticate": "Bearer"}
     return {}
+
+
+def ended_by_client(body: bytes) -> bool:
+    """Whether an engine's error says that the time limit which the client gave has ended: no fault of the engine's,
+    and no other engine may try again. A proxy that waits in vain for an engine answers 504 as well, in other words."""
+    try:
+        reply = from_json(body)
+    except ValueError:
+        return False
+    error = reply.get("error") if isinstance(reply, dict) else None
+    return isinstance(error, dict) and error.get("code") == _CODES[DeadlineError]
 
 
 def install_handlers(app: FastAPI) -> None:

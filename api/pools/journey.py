@@ -16,13 +16,14 @@ from contextlib import ExitStack
 import aiohttp
 from pydantic_core import from_json
 
+from api.errors import ended_by_client
 from energyopt.core.clock import Clock
 from energyopt.core.errors import EngineDeadError
 from engine.disagg.params import FIELD
 
 from .legs import Legs, with_offer
 from .replay import Replay, StreamBrokeError, StreamDiffersError
-from .workers import Pools, Role, Worker
+from .workers import SHUNNED, Pools, Role, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,9 @@ _MOST_SICK = 3
 """Answers of engines' own faults before one of them is passed on: this request may be what they cannot do."""
 _LOOK_AGAIN = 0.05
 _SICK = (500, 502, 503, 504)
-_DEAD = 503
-"""What an engine says that has no place, or has died and is not replaced yet: the next try goes to another."""
+_NO_PLACE = 503
+"""What an engine says that has no place for this request, or has died and is not replaced yet: the next try goes to
+another. It may have one for others, so nobody else is told."""
 BROKEN = (aiohttp.ClientError, ConnectionError, asyncio.TimeoutError, StreamBrokeError)
 
 DIFFERS = (
@@ -76,6 +78,7 @@ class Journey:
         self._response: aiohttp.ClientResponse | None = None
         self._worker: Worker | None = None
         self._lost = self._sick = 0
+        self._no_place: dict[str, float] = {}
 
     @property
     def status(self) -> int:
@@ -86,9 +89,14 @@ class Journey:
         return {} if self._response is None else self._response.headers
 
     async def open(self) -> None:
-        """Both legs, as far as the beginning of an answer. Raises EngineDeadError after ``PATIENCE``."""
+        """Both legs, as far as the beginning of an answer: that may be the prefill's, if the client's time ended in it.
+
+        Raises EngineDeadError after ``PATIENCE``.
+        """
         while True:
             offer = await self._prefill()
+            if self._response is not None:
+                return
             body = self._legs.decode if offer is None else with_offer(self._legs.decode, offer)
             try:
                 await self._begin(body)
@@ -115,6 +123,9 @@ class Journey:
         while True:
             try:
                 assert self._response is not None  # ``open`` came first
+                if self.status != 200:  # what was asked for again is refused: its words are the stream's end
+                    yield b"event: error\ndata: %b\n\n" % b" ".join((await self._response.read()).splitlines())
+                    return
                 async for data in self._response.content.iter_any():
                     if passed := replay.feed(data):
                         yield passed
@@ -146,10 +157,9 @@ class Journey:
                 if worker is None:
                     break
                 try:
-                    async with self._session.post(
-                        f"{worker.url}{self._path}", data=self._legs.prefill, headers=self._sent
-                    ) as response:
-                        raw = await response.read()
+                    url = f"{worker.url}{self._path}"
+                    response = await self._session.post(url, data=self._legs.prefill, headers=self._sent)
+                    raw = await response.read()  # to its end, which frees the connection
                 except BROKEN as error:
                     logger.warning("%s broke off a prefill: %s", worker.name, error)
                     self._pools.shun(worker)
@@ -157,6 +167,7 @@ class Journey:
                     continue
                 self._counts["prefill_legs"] += 1
                 if response.status != 200:
+                    self._response = response if ended_by_client(raw) else None
                     return None
                 self._pools.served(worker, Role.PREFILL)
                 return _offer(raw)
@@ -166,7 +177,8 @@ class Journey:
     async def _begin(self, body: bytes) -> None:
         """Ask a decode engine, or whichever is up."""
         while True:
-            worker = self._leg.enter_context(self._pools.leg(Role.DECODE, fallback=True))
+            without = [name for name, until in self._no_place.items() if self._clock.now() < until]
+            worker = self._leg.enter_context(self._pools.leg(Role.DECODE, fallback=True, without=without))
             if worker is not None:
                 break
             self._leg.close()
@@ -177,9 +189,11 @@ class Journey:
         response = await self._session.post(f"{worker.url}{self._path}", data=body, headers=self._sent)
         self._response = response
         if response.status in _SICK and self._sick < _MOST_SICK:
+            if ended_by_client(await response.read()):
+                return
             self._sick += 1
-            if response.status == _DEAD:
-                self._pools.shun(worker)
+            if response.status == _NO_PLACE:
+                self._no_place[worker.name] = self._clock.now() + SHUNNED
             raise StreamBrokeError(f"it answered {response.status}")
 
     def _served(self) -> None:

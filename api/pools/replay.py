@@ -6,9 +6,11 @@ are dropped, and compared on the way: a text that differs ends the stream rather
 
 from __future__ import annotations
 
+from api.errors import ended_by_client
+
 END = b"\n\n"
 DONE = b"data: [DONE]"
-_ERROR = b"event: error"
+_ERROR, _DATA = b"event: error", b"\ndata: "
 _CHOICES = b'"choices"'
 
 
@@ -47,7 +49,7 @@ class Replay:
 
     def _passed(self, event: bytes) -> bytes:
         if event.startswith(_ERROR):
-            if b'"invalid_request_error"' not in event:
+            if b'"invalid_request_error"' not in event and not ended_by_client(event.partition(_DATA)[2]):
                 raise StreamBrokeError
             self.done = True
             return event + END

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -84,13 +84,13 @@ class Pools:
         worker.shunned_until = self._clock.now() + SHUNNED
 
     @contextmanager
-    def leg(self, role: Role, *, fallback: bool = False) -> Iterator[Worker | None]:
+    def leg(self, role: Role, *, fallback: bool = False, without: Container[str] = ()) -> Iterator[Worker | None]:
         """The least busy engine of a role, with one leg more while the block runs; None if none is up.
 
-        ``fallback`` takes one of the other role then.
+        ``fallback`` takes one of the other role then. ``without`` are names of those that are of no use to the caller.
         """
         with self._lock:
-            worker = self._least(role) or (self._least(role.other) if fallback else None)
+            worker = self._least(role, without) or (self._least(role.other, without) if fallback else None)
             if worker is not None:
                 worker.legs[role] += 1
                 worker.given += 1
@@ -107,9 +107,13 @@ class Pools:
             worker.served[role] += 1
 
     def any_up(self) -> Worker | None:
-        """An engine for what is no leg, such as a list of models: it has none more for it."""
+        """An engine for what is no leg, such as a list of models: it has none more for it.
+
+        Where all that are up are shunned, the one whose broken connection is oldest is better than none.
+        """
         with self._lock:
-            return self._least(Role.DECODE) or self._least(Role.PREFILL)
+            oldest = min((w for w in self.workers if w.url is not None), key=lambda w: w.shunned_until, default=None)
+            return self._least(Role.DECODE) or self._least(Role.PREFILL) or oldest
 
     def resize(self, prefill: int) -> tuple[str, ...]:
         """Let so many engines prefill and the others decode; the names of those whose role changes.
@@ -128,7 +132,8 @@ class Pools:
                 worker.role = role.other
             return tuple(worker.name for worker in mine[: abs(surplus)])
 
-    def _least(self, role: Role) -> Worker | None:
+    def _least(self, role: Role, without: Container[str] = ()) -> Worker | None:
         now = self._clock.now()
-        fit = [w for w in self._workers.values() if w.role is role and w.url is not None and w.shunned_until <= now]
+        up = [w for w in self.workers if w.role is role and w.url is not None]
+        fit = [w for w in up if w.shunned_until <= now and w.name not in without]
         return min(fit, key=lambda w: (w.legs.total(), w.given), default=None)

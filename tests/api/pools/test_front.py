@@ -20,6 +20,9 @@ Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 ROLES = {"prefill-0": Role.PREFILL, "decode-0": Role.DECODE, "decode-1": Role.DECODE}
 BODY = json.dumps({"prompt": "x", "n": 2}).encode()  # two choices: one leg
 GOOD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+STREAM = json.dumps({"prompt": "x", "n": 2, "stream": True}).encode()
+LATE = b'{"error": {"message": "No token in time.", "code": "deadline_exceeded"}}'
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 ENDLESS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n"
 
 
@@ -35,6 +38,7 @@ async def cut(writer: asyncio.StreamWriter) -> None:
 
 
 BAD = saying(b"HTTP/1.1 500 X\r\ncontent-length: 3\r\n\r\nbad")
+TOO_LATE = saying(b"HTTP/1.1 504 X\r\ncontent-length: %d\r\n\r\n%b" % (len(LATE), LATE))
 FULL = saying(b"HTTP/1.1 503 X\r\nretry-after: 2\r\ncontent-length: 4\r\n\r\nfull")
 
 
@@ -153,12 +157,52 @@ async def test_a_request_that_ends_every_engine_is_given_up() -> None:
         assert 6 <= len(engines.asked) <= 12  # the client library tries a kept connection anew by itself
 
 
-async def test_who_has_no_place_is_passed_over() -> None:
+async def test_who_has_no_place_is_passed_over_by_who_heard_it() -> None:
+    """It may have a place for the next request."""
     async with fronted(decode_0=FULL, decode_1=saying(GOOD)) as (front, engines):
-        call = await asked(front)
-        assert (call.status, call.data) == (200, b"{}")
+        for _ in range(2):
+            call = await asked(front)
+            assert (call.status, call.data) == (200, b"{}")
+        assert engines.asked == ["decode-0", "decode-1"] * 2
+        assert [worker.served.total() for worker in front.pools.workers] == [0, 0, 2]
+
+
+async def test_if_all_broke_off_one_is_asked_rather_than_none() -> None:
+    async with fronted(decode_0=saying(GOOD)) as (front, _):
+        front.pools.shun(front.pools.workers[1])
+        call = Call(front.app, "GET", "/v1/models")
+        await asyncio.wait_for(call.task, 10)
+        assert call.status == 200
+
+
+@pytest.mark.parametrize("body", [BODY, STREAM, json.dumps({"prompt": "x"}).encode()])
+async def test_a_clients_own_time_limit_ends_one_engines_work_and_blames_it_not(body: bytes) -> None:
+    """The last of the bodies has a prefill leg, in which it ends."""
+    async with fronted(prefill_0=TOO_LATE, decode_0=TOO_LATE, decode_1=TOO_LATE) as (front, engines):
+        call = await asked(front, body)
+        assert (call.status, call.data) == (504, LATE)
+        assert len(engines.asked) == 1
+        assert not any(worker.shunned_until for worker in front.pools.workers)
+        assert not front.counts["decode_retries"]
+
+
+async def test_a_stream_whose_second_try_is_refused_ends_with_the_words_of_that() -> None:
+    begun = asyncio.Event()
+
+    async def half(writer: asyncio.StreamWriter) -> None:
+        writer.write(EVENTS + b"12\r\ndata: first half\n\n\r\n")
+        await begun.wait()
+        writer.transport.abort()
+
+    async with fronted(decode_0=half, decode_1=TOO_LATE) as (front, engines):
+        call = Call(front.app, "POST", "/v1/completions", STREAM)
+        while not call.data:
+            await asyncio.wait_for(call.news.wait(), 10)
+            call.news.clear()
+        begun.set()
+        await asyncio.wait_for(call.task, 10)
+        assert (call.status, call.data) == (200, b"data: first half\n\nevent: error\ndata: " + LATE + b"\n\n")
         assert engines.asked == ["decode-0", "decode-1"]
-        assert [worker.served.total() for worker in front.pools.workers] == [0, 0, 1]
 
 
 class Statuses(PoolsFront):

@@ -53,9 +53,16 @@ def test_another_text_is_not_patched_on() -> None:
         replay.feed(stream("b", "ONE", "two"))
 
 
-@pytest.mark.parametrize(("kind", "breaks"), [("server_error", True), ("invalid_request_error", False)])
-def test_errors_of_the_engine_are_tried_again_and_the_clients_are_not(kind: str, breaks: bool) -> None:
-    event = b'event: error\ndata: {"error": {"type": "%s"}}\n\n' % kind.encode()
+@pytest.mark.parametrize(
+    ("kind", "code", "breaks"),
+    [
+        ("server_error", "engine_unavailable", True),
+        ("invalid_request_error", "invalid_value", False),
+        ("server_error", "deadline_exceeded", False),
+    ],
+)
+def test_errors_of_the_engine_are_tried_again_and_the_clients_are_not(kind: str, code: str, breaks: bool) -> None:
+    event = b'event: error\ndata: {"error": {"type": "%b", "code": "%b"}}\n\n' % (kind.encode(), code.encode())
     if breaks:
         with pytest.raises(StreamBrokeError):
             Replay().feed(event)
