@@ -10,7 +10,7 @@ from energyopt.core.units import Seconds
 MAX_BACKOFF = 10.0
 """Seconds between attempts on a source that keeps failing: a driver that comes back is seen within this time."""
 EARLY = 0.25
-"""Share of a period before a beat from which on a reading counts for that beat."""
+"""Share of a period before a beat within which a reading that was of no beat, or ends after its next, counts for it."""
 
 
 class Beat:
@@ -36,13 +36,17 @@ class Beat:
     def advance(self, failures: int) -> None:
         """Set the next due time: the next beat, or after a pause that doubles with every failure in a row.
 
-        Beats that were missed are not caught up.
+        Beats that were missed are not caught up, but a reading that was done before the next beat, however late it
+        was, misses none.
         """
         now, period = self._clock.now(), self._period
         if failures:
             self.due, self._regular = now + min(MAX_BACKOFF, period * 2 ** min(failures, 16)), False
             return
-        following = (math.floor(now / period + EARLY) + 1) * period
+        served = round(self.due / period) if self._regular else -1
+        if now >= (served + 1) * period:
+            served = math.floor(now / period + EARLY)
+        following = (served + 1) * period
         if self._regular and following - self.due > (2 - EARLY) * period:
             self.overruns += 1
         self.due, self._regular = following, True

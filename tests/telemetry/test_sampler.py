@@ -27,6 +27,22 @@ def test_reads_on_the_beat() -> None:
     assert 195 <= source.reads <= 202
 
 
+def test_a_reading_that_ends_before_the_next_beat_misses_none() -> None:
+    clock = FakeClock()
+
+    def slow(sample: Sample) -> Sample:
+        clock.advance(0.04)
+        return sample
+
+    source = FakeSource(clock, fault=slow)
+    sampler = Sampler([source], clock, period=Seconds(0.05))
+    while clock.now() < 10.0:
+        clock.advance(0.001)
+        sampler.step()
+    assert source.reads >= 199, "one that counted for the beat it was close to would be read at half the rate"
+    assert sampler.channels[0].overruns == 0
+
+
 def test_a_failing_source_is_asked_less_often_and_found_again() -> None:
     """nvidia-container-toolkit#48: Unknown Error; the last value must not stay for ever."""
     clock = FakeClock()
