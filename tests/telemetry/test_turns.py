@@ -130,29 +130,27 @@ def test_drivers_that_hang_hold_up_the_others_for_a_beat_each(second: float) -> 
     assert set(stage.turns.members) == {stage.readers[index] for index in (0, 2, 4)}
 
 
-class Yielding(FakeClock):
-    """Lets another thread try what it likes whenever it is asked for the time, once."""
+class Yielding(Turns):
+    """Lets another thread try what it likes after the first look at who is at his turn."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.other: Thread | None = None
+    other: Thread | None = None
 
-    def now(self) -> Seconds:
+    def _busy_beside(self, seat: Seat) -> Seat | None:
+        busy = super()._busy_beside(seat)
         other, self.other = self.other, None
         if other is not None:
             other.start()
             other.join(0.05)
-        return super().now()
+        return busy
 
 
 def test_a_turn_is_claimed_and_marked_in_one_piece() -> None:
     """Two at their turn at once: the end of one would hide that the other hangs."""
-    clock, claims = Yielding(), list[bool]()
-    turns = Turns(clock, period=PERIOD, grace=GRACE)
+    turns, claims = Yielding(FakeClock(), period=PERIOD, grace=GRACE), list[bool]()
     first, second = turns.sit(), turns.sit()
     assert first is not None
     assert second is not None
-    clock.other = other = Thread(target=lambda: claims.append(turns.claim(second)))
+    turns.other = other = Thread(target=lambda: claims.append(turns.claim(second)))
     claims.append(turns.claim(first))
     other.join()
     assert sorted(claims) == [False, True]
