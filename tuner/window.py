@@ -36,9 +36,13 @@ def report(
     meter: Meter,
     slos: Sequence[Slo],
     *,
+    cut_requests: int = 0,
     peak_memory_bytes: int | None = None,
 ) -> RunResult:
-    """The result of one run over its window. Pure but for the meter, which is asked about this window only."""
+    """The result of one run over its window. Pure but for the meter, which is asked about this window only.
+
+    ``cut_requests`` of the window were refused for the length of their conversation and are not among ``requests``.
+    """
     ended = ended_in(window, requests)
     output_tokens = count_output(window, requests)
     prompts = count_prompts(window, requests, steps)
@@ -61,6 +65,7 @@ def report(
         power_reasons=(*faults, *meter.reasons),
         hits_by_tier=prompts.by_tier,
         peak_memory_bytes=peak_memory_bytes,
+        cut_requests=cut_requests,
     )
 
 

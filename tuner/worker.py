@@ -20,7 +20,7 @@ from pathlib import Path
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import EngineConfig
 from energyopt.core.errors import ConfigError, LaunchError
-from energyopt.core.records import RequestRecord, StepRecord
+from energyopt.core.records import StepRecord
 from energyopt.core.results import RunResult
 from energyopt.core.slo import Slo
 from energyopt.core.study import MeasurePlan
@@ -32,7 +32,7 @@ from .hopeless import SHARE, hopeless
 from .ports import Meter, Progress, ProgressSink
 from .replay.ask import Ask, Prompt, ReplayClient, Reply
 from .replay.closed import closed_loop
-from .replay.measure import ReplayPlan, replay
+from .replay.measure import Recording, ReplayPlan, replay
 from .window import report
 from .wire import MAX_JOB_BYTES, Failure, Line, Stage, TrialJob
 
@@ -73,8 +73,16 @@ def run_trial(job: TrialJob, build: BuildRig, progress: ProgressSink, clock: Clo
 async def measure(rig: TrialRig, job: TrialJob, progress: ProgressSink, clock: Clock) -> RunResult:
     """The result of one trial on a running engine; see ``drive``."""
     slos = [Slo.parse(text) for text in job.slos]
-    window, records = await drive(rig.client, job.workload, job.plan, slos, progress, clock)
-    return report(window, records, tuple(rig.steps), rig.meter, slos, peak_memory_bytes=peak_memory())
+    recording = await drive(rig.client, job.workload, job.plan, slos, progress, clock)
+    return report(
+        recording.window,
+        recording.records,
+        tuple(rig.steps),
+        rig.meter,
+        slos,
+        cut_requests=recording.cut_requests,
+        peak_memory_bytes=peak_memory(),
+    )
 
 
 async def drive(
@@ -84,8 +92,8 @@ async def drive(
     slos: Sequence[Slo],
     progress: ProgressSink,
     clock: Clock,
-) -> tuple[Window, list[RequestRecord]]:
-    """Probe the engine, warm it up under load, keep the window, stop the load; the window and every request's record.
+) -> Recording:
+    """Probe the engine, warm it up under load, keep the window, stop the load; the window and every request.
 
     The warm-up lasts until a request has ended, if that takes longer than planned: a slow engine's window must not
     lie in the first prompts of its lanes. An abort takes a step of the engine, however long that is, so the only
@@ -100,8 +108,7 @@ async def drive(
         enough = part.length >= SHARE * plan.window
         return enough and hopeless(part, slos, [reply.record for reply in replies]) is not None
 
-    recording = await replay(load, stage, steady, clock, progress, hopeless=beyond_hope)
-    return recording.window, [reply.record for reply in recording.replies]
+    return await replay(load, stage, steady, clock, progress, hopeless=beyond_hope)
 
 
 async def _probe(client: ReplayClient, clock: Clock) -> None:

@@ -144,13 +144,15 @@ class RunResult(Result):
     Token counts are of the window: ``prompt_tokens`` includes cached ones. Without a meter ``energy`` is None and
     ``power_valid`` False, with the reasons in ``power_reasons``; every ratio with joules is then None.
     ``simulated`` marks a run that no hardware made, ``replayed`` one that was recorded before and is given again: of
-    neither is a repetition a measurement. ``cached_tokens`` is None where the engine does not tell.
+    neither is a repetition a measurement. ``prompt_tokens`` and ``cached_tokens`` are None where the engine does not
+    tell. ``cut_requests`` were refused because their conversation had outgrown the context: they are in no other
+    count, and whether they are failures is a matter of what the baseline serves.
     """
 
     window: Seconds = Field(gt=0)
     requests: int = Field(ge=0)
     failed_requests: int = Field(ge=0)
-    prompt_tokens: Tokens = Field(ge=0)
+    prompt_tokens: Tokens | None = Field(ge=0)
     cached_tokens: Tokens | None = Field(ge=0)
     output_tokens: Tokens = Field(ge=0)
     latencies: Mapping[str, LatencySummary] = Field(default_factory=dict)
@@ -164,6 +166,7 @@ class RunResult(Result):
     peak_memory_bytes: int | None = None
     simulated: bool = False
     replayed: bool = False
+    cut_requests: int = Field(0, ge=0)
 
     @property
     def output_rate(self) -> float:
@@ -184,9 +187,16 @@ class RunResult(Result):
         return _ratio(self.joules, self.requests)
 
     @property
+    def uncached_tokens(self) -> Tokens | None:
+        """Input tokens that had to be computed."""
+        if self.prompt_tokens is None or self.cached_tokens is None:
+            return None
+        return Tokens(self.prompt_tokens - self.cached_tokens)
+
+    @property
     def joules_per_uncached_input_token(self) -> float | None:
         """All joules over the input tokens that had to be computed."""
-        return None if self.cached_tokens is None else _ratio(self.joules, self.prompt_tokens - self.cached_tokens)
+        return _ratio(self.joules, self.uncached_tokens)
 
     @property
     def hit_rate(self) -> float | None:

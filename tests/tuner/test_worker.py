@@ -16,6 +16,7 @@ from energyopt.core.errors import (
     EngineError,
     LaunchError,
     OutOfMemoryError,
+    PromptTooLongError,
     RequestError,
 )
 from energyopt.core.records import FinishReason, Phase, RequestRecord, StepRecord, StepShare
@@ -55,11 +56,15 @@ class SteadyMeter:
 
 
 class QuickClient:
-    """Answers in 10 ms and writes the step of it; ``judge`` may fail a request by its running number."""
+    """Answers in 10 ms and writes the step of it; ``judge`` may fail a request by its running number.
+
+    Who asks for ``outgrows`` tokens has outgrown the context.
+    """
 
     def __init__(self, steps: list[StepRecord], judge: Callable[[int], EnergyoptError | None]) -> None:
         self.tokens_asked: list[int] = []
         self.delay = 0.01
+        self.outgrows: int | None = None
         self._steps, self._judge = steps, judge
 
     async def send(self, ask: Ask) -> Reply:
@@ -67,6 +72,8 @@ class QuickClient:
         self.tokens_asked.append(ask.output_tokens)
         if isinstance(error, EngineDeadError):
             raise error
+        if ask.output_tokens == self.outgrows:
+            error = PromptTooLongError("too long")
         start = CLOCK.now()
         await asyncio.sleep(self.delay if ask.output_tokens > 1 else 0.01)
         end = CLOCK.now()
@@ -203,3 +210,14 @@ def test_a_window_beyond_hope_ends_early_and_is_a_miss() -> None:
     assert result.window < 1.2
     assert not result.feasible
     assert result.verdicts[0].state == "violated"
+
+
+def test_turns_that_outgrow_the_context_are_counted_in_the_window() -> None:
+    rig = Rig()
+    rig.client.outgrows = 5
+    session = Session(id="s", turns=(Turn(text="hi", output_tokens=4), Turn(text="and?", output_tokens=5)))
+    workload = Workload(name="w", seed=0, sessions=(session,), concurrency=2)
+    result = run_trial(job(warmup=0.0).model_copy(update={"workload": workload}), rig.build, ignore)
+    assert result.failed_requests == 0
+    assert result.cut_requests > 0
+    assert abs(result.cut_requests - result.requests) <= workload.concurrency, "of each session one is served, one cut"

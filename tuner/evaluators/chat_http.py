@@ -10,17 +10,17 @@ from dataclasses import replace
 from energyopt.core.clock import Clock
 from energyopt.core.config import Deployment
 from energyopt.core.errors import EngineError, TrialTimeoutError
-from energyopt.core.records import FinishReason, RequestRecord, cached_total
+from energyopt.core.records import FinishReason
 from energyopt.core.results import RunResult
 from energyopt.core.slo import Slo
 from energyopt.core.study import MeasurePlan
-from energyopt.core.units import Tokens
 from energyopt.core.workload import Workload
 
-from ..counting import Window
 from ..ports import Meter, ProgressSink
 from ..replay.ask import Ask, ReplayClient, Reply
 from ..replay.http import Endpoint, HttpClient
+from ..replay.measure import Recording
+from ..replay.prompts import count_asked
 from ..window import report
 from ..worker import drive
 
@@ -68,18 +68,16 @@ async def measure_server(
         async with HttpClient(endpoint, clock) as client:
             try:
                 async with asyncio.timeout(plan.timeout):
-                    window, records = await _watched(
-                        drive(ExactClient(client), workload, plan, slos, progress, clock), watch
-                    )
+                    recording = await _watched(drive(ExactClient(client), workload, plan, slos, progress, clock), watch)
             except TimeoutError as error:
                 raise TrialTimeoutError(f"The trial did not finish within {plan.timeout:g} s.") from error
-        result = report(window, records, (), meter, slos)
-    return result.model_copy(update=_prompts(window, records))
+        window, cut = recording.window, recording.cut_requests
+        result = report(window, recording.records, (), meter, slos, cut_requests=cut)
+    asked = count_asked(window, recording.replies)
+    return result.model_copy(update={"prompt_tokens": asked.tokens, "cached_tokens": asked.cached})
 
 
-async def _watched(
-    work: Coroutine[None, None, tuple[Window, list[RequestRecord]]], watch: Callable[[], None]
-) -> tuple[Window, list[RequestRecord]]:
+async def _watched(work: Coroutine[None, None, Recording], watch: Callable[[], None]) -> Recording:
     """The result of ``work``, unless ``watch`` raises first; nothing is left running."""
     running = asyncio.ensure_future(work)
     try:
@@ -90,19 +88,6 @@ async def _watched(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-def _prompts(window: Window, records: Sequence[RequestRecord]) -> dict[str, Tokens | None]:
-    """Prompt tokens as the server counted them: a prompt belongs to its first token, before which it was computed.
-
-    A server that tells nothing of its cache leaves the hits unknown.
-    """
-    begun = [one for one in records if one.first_token is not None and one.first_token in window]
-    cached = cached_total(begun)
-    return {
-        "prompt_tokens": Tokens(sum(one.prompt_tokens for one in begun)),
-        "cached_tokens": None if cached is None else Tokens(cached),
-    }
 
 
 def _failed(reply: Reply, words: str) -> Reply:

@@ -43,8 +43,8 @@ class EngineClient:
             async for output in self._engine.generate(prompt, params, request_id=ask.id, session=ask.session):
                 parts.append(output.text)
                 if output.record is not None:
-                    left = output.record.finish_reason is FinishReason.ABORT
-                    return Reply(output.record, "".join(parts), left=left, sent=sent)
+                    stopped = output.record.finish_reason is FinishReason.ABORT
+                    return Reply(output.record, "".join(parts), stopped=stopped, sent=sent)
             raise EngineError(f"The stream of request {ask.id} ended without its record.")
         except EngineDeadError:
             raise

@@ -51,7 +51,9 @@ class Reply:
     ``record`` has the times as the client saw them. ``counted``: the server told its token counts; without them
     ``record`` counts chunks, which are not tokens. ``spread``: some chunk held several tokens and the server did not
     say how many, so the tokens were spread over the chunks by length of text. ``first_chunk`` counts the tokens of the
-    first chunk, ``left`` says that the user left as planned. ``oddities`` names what was unusual in the stream.
+    first chunk. ``left`` says that the user left as planned, ``stopped`` that the load's end aborted it: such a reply
+    is a sample of how long it had waited by then. ``asked_counted``: the server told how long the prompt was, without
+    which ``record.prompt_tokens`` means nothing. ``oddities`` names what was unusual in the stream.
     """
 
     record: RequestRecord
@@ -59,9 +61,11 @@ class Reply:
     reasoning: str = ""
     error: EnergyoptError | None = None
     counted: bool = True
+    asked_counted: bool = True
     spread: bool = False
     first_chunk: int = 1
     left: bool = False
+    stopped: bool = False
     oddities: tuple[str, ...] = ()
     sent: Seconds | None = None
     finish: str | None = None

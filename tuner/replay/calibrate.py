@@ -31,4 +31,4 @@ async def _prompt_tokens(client: ReplayClient, clock: Clock, words: int) -> int 
     reply = await client.send(Ask(f"calibration/{words}", "calibration", prompt, 1, Seconds(clock.now())))
     if reply.error is not None:
         raise EngineError(f"The server does not answer a first short request: {reply.error}") from reply.error
-    return reply.record.prompt_tokens if reply.counted else None
+    return reply.record.prompt_tokens if reply.asked_counted else None

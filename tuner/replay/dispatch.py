@@ -18,9 +18,9 @@ _ABORT_EVERY = Seconds(0.02)
 class Dispatcher:
     """Passes requests to the client. ``replies`` has every one that ended, in that order, warm-up included.
 
-    A conversation that outgrew the context ends with a request that was not served: ``outgrown`` counts those, and they
-    are in ``replies`` as little as in ``errors``. ``lags`` are seconds between when a request should have left and when
-    it did. Belongs to one event loop.
+    A conversation that outgrew the context ends with a request that was not served: ``cut`` has those, and they are in
+    ``replies`` as little as in ``errors``. ``lags`` are seconds between when a request should have left and when it
+    did. Belongs to one event loop.
     """
 
     def __init__(self, client: ReplayClient, clock: Clock, pacer: Pacer) -> None:
@@ -29,7 +29,7 @@ class Dispatcher:
         self.asks: dict[str, Ask] = {}
         self.lags: list[float] = []
         self.errors: Counter[str] = Counter()
-        self.outgrown = 0
+        self.cut: list[Reply] = []
         self.stopping = asyncio.Event()
         self._in_flight: set[str] = set()
         self._sent = 0
@@ -54,7 +54,7 @@ class Dispatcher:
             self._pacer.idle()
             self._in_flight.discard(ask.id)
         if ask.grown and isinstance(reply.error, PromptTooLongError):
-            self.outgrown += 1
+            self.cut.append(reply)
             return reply
         self.replies.append(reply)
         if reply.error is not None:

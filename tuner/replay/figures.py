@@ -19,7 +19,8 @@ from ..ports import Meter
 from ..window import audit_work, judge_in, power_faults, summarize_latencies_in
 from .ask import Ask, Reply
 from .measure import Recording
-from .pools import Account, phase_energy, pool_energy
+from .pools import Account, phase_energy, pool_energy, unread
+from .prompts import count_asked
 from .result import BenchResult, Client, Prefixes, Subject
 from .samples import kept, slices_of
 
@@ -60,7 +61,7 @@ def figures(
         run=run,
         valid=not faults,
         reasons=tuple(faults),
-        notes=tuple(_notes(ended)),
+        notes=tuple(_notes(ended, run, prefill_devices)),
         tokens_known=counted,
         goodput=None if good is None else good / window.length,
         good_share=None if good is None or not ended else good / len(ended),
@@ -70,11 +71,11 @@ def figures(
         oddities=dict(Counter(odd for reply in ended for odd in reply.oddities)),
         errors=dict(recording.errors),
         left=sum(reply.left and reply.record.end in window for reply in recording.replies),
-        cut_sessions=recording.cut_sessions,
+        cut_sessions=len(recording.cut),
         skipped_idle=recording.skipped,
         samples={name: kept(values) for name, values in _samples(known).items() if values},
         slices=slices_of(window, [reply.record for reply in recording.replies], meter),
-        pools=pool_energy(run.readings if run.power_valid else (), prefill_devices, account),
+        pools=pool_energy(_valid(run), prefill_devices, account),
         phases=phase_energy(account),
     )
 
@@ -90,12 +91,12 @@ def _run(
 ) -> RunResult:
     """Tokens of every request, users who left included; latencies and verdicts of those who stayed.
 
-    An output token belongs to its arrival; a prompt to its first token, before which it was computed.
+    An output token belongs to its arrival. What still waits when the window ends is a sample of how long it has waited.
     """
     records = [reply.record for reply in staying]
     everyone = [reply.record for reply in recording.replies]
     ended = [record for record in records if record.end in window]
-    begun = [one for one in everyone if (one.first_token or one.end) in window and not _refused(one)]
+    prompts = count_asked(window, recording.replies)
     output = count_output(window, everyone) + sum(
         one.output_tokens for one in everyone if not one.token_times and one.end in window
     )
@@ -106,8 +107,9 @@ def _run(
         window=window.length,
         requests=len(ended),
         failed_requests=sum(record.failed for record in ended),
-        prompt_tokens=Tokens(sum(one.prompt_tokens for one in begun)),
-        cached_tokens=None if (cached := cached_total(begun)) is None else Tokens(cached),
+        prompt_tokens=prompts.tokens,
+        cached_tokens=prompts.cached,
+        cut_requests=recording.cut_requests,
         output_tokens=Tokens(output),
         latencies=summarize_latencies_in(window, records),
         verdicts=judge_in(window, slos, records),
@@ -116,10 +118,6 @@ def _run(
         power_valid=bool(readings) and not faults,
         power_reasons=(*faults, *(() if meter is None else meter.reasons)),
     )
-
-
-def _refused(record: RequestRecord) -> bool:
-    return record.failed and not record.token_times
 
 
 def _power(window: Window, meter: Meter | None) -> tuple[tuple[EnergyReading, ...], tuple[str, ...]]:
@@ -146,11 +144,20 @@ def _faults(run: RunResult, counted: bool) -> list[str]:
     return faults
 
 
-def _notes(ended: Sequence[Reply]) -> list[str]:
+def _valid(run: RunResult) -> tuple[EnergyReading, ...]:
+    return run.readings if run.power_valid else ()
+
+
+def _notes(ended: Sequence[Reply], run: RunResult, prefill_devices: Collection[str]) -> list[str]:
     notes = []
     spread = sum(reply.spread for reply in ended)
     if spread:
         notes.append(f"{spread} replies had chunks of several tokens; their gaps were spread by length of text")
+    if run.prompt_tokens is None:
+        notes.append("users left before the server told how long their prompts were, so input tokens are unknown")
+    lost = unread(_valid(run), prefill_devices)
+    if lost is not None and run.power_valid:
+        notes.append(lost)
     return notes
 
 
@@ -188,7 +195,7 @@ def _samples(known: Sequence[Reply]) -> dict[str, list[float]]:
         "itl": itl,
         "e2e_per_token": whole,
         "e2e": [one.record.e2e for one in known],
-        "input_tokens": [float(one.record.prompt_tokens) for one in known if one.counted],
+        "input_tokens": [float(one.record.prompt_tokens) for one in known if one.asked_counted],
         "output_tokens": [float(one.record.output_tokens) for one in known if one.counted],
     }
 
@@ -201,8 +208,9 @@ def _per_request(known: Sequence[Reply]) -> dict[str, LatencySummary]:
 def _prefixes(known: Sequence[Reply], asks: Mapping[str, Ask], sources: Mapping[str, float] | None) -> Prefixes:
     expected = [asks[one.record.request_id].expected_cached for one in known if one.record.request_id in asks]
     told = [value for value in expected if value is not None]
+    asked = sum(one.record.prompt_tokens for one in known)
     return Prefixes(
-        prompt_tokens=sum(one.record.prompt_tokens for one in known),
+        prompt_tokens=asked if all(one.asked_counted for one in known) else None,
         cached_tokens=cached_total(one.record for one in known),
         expected_tokens=sum(told) if told and len(told) == len(expected) else None,
         sources=sources,

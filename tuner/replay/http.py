@@ -55,6 +55,7 @@ class HttpClient:
         self._stack = AsyncExitStack()
         self._session: aiohttp.ClientSession | None = None
         self._staying: dict[str, asyncio.Timeout] = {}
+        self._aborted: set[str] = set()
 
     async def __aenter__(self) -> HttpClient:
         headers = {} if self._endpoint.api_key is None else {"authorization": f"Bearer {self._endpoint.api_key}"}
@@ -80,7 +81,8 @@ class HttpClient:
             async with staying:
                 return await self._stream(ask, reading)
         except TimeoutError:
-            return reading.leave(self._clock.now())
+            end = reading.stop if ask.id in self._aborted else reading.leave
+            return end(self._clock.now())
         except (aiohttp.ClientError, OSError) as error:
             words = str(error) or type(error).__name__
             return reading.fail(
@@ -90,11 +92,13 @@ class HttpClient:
             return reading.fail(error, self._clock.now())
         finally:
             self._staying.pop(ask.id, None)
+            self._aborted.discard(ask.id)
 
     def abort(self, request_id: str) -> None:
-        """The user of this request leaves now."""
+        """Nobody waits for this request any more, which was no plan of its user."""
         staying = self._staying.get(request_id)
         if staying is not None and not staying.expired():
+            self._aborted.add(request_id)
             staying.reschedule(asyncio.get_running_loop().time())
 
     async def _stream(self, ask: Ask, reading: StreamReading) -> Reply:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from energyopt.core.clock import Clock
 from energyopt.core.errors import EngineError
+from energyopt.core.records import RequestRecord
 from energyopt.core.units import Seconds
 
 from ..counting import Window
@@ -36,15 +37,28 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a replay recorded. ``replies`` are all that ended, before and after the window too."""
+    """What a replay recorded. ``replies`` are all that ended, before and after the window too.
+
+    ``cut`` are requests that were refused because their conversation had outgrown the context; each ended a session.
+    """
 
     window: Window
     replies: Sequence[Reply]
     asks: Mapping[str, Ask]
     client: ClientLoad
     errors: Mapping[str, int]
-    cut_sessions: int
+    cut: Sequence[Reply]
     skipped: float
+
+    @property
+    def records(self) -> list[RequestRecord]:
+        """Of every reply."""
+        return [reply.record for reply in self.replies]
+
+    @property
+    def cut_requests(self) -> int:
+        """Those of the window."""
+        return sum(reply.record.end in self.window for reply in self.cut)
 
 
 async def replay(
@@ -153,6 +167,6 @@ def _recording(window: Window, stage: Stage, meter: LagMeter) -> Recording:
         asks=dispatcher.asks,
         client=meter.between(window.start, window.end, dispatcher.lags),
         errors=dispatcher.errors,
-        cut_sessions=dispatcher.outgrown,
+        cut=tuple(dispatcher.cut),
         skipped=stage.pacer.skipped,
     )

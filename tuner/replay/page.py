@@ -23,6 +23,8 @@ from .power import PowerSample, energy_of
 
 PERIOD = Seconds(0.5)
 MAX_PAGE_BYTES = 16 * 2**20
+_PATIENCE = 8
+"""Periods to wait for a sample beyond a window; a page takes up to four of them to answer."""
 _DCGM_POWER, _DCGM_ENERGY = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 _OWN = {
     "energyopt_gpu_energy_joules_total": ("joules", "gpu_uuid"),
@@ -94,6 +96,8 @@ class PageMeter:
     Failures of a sample are counted and show as gaps. ``expected`` devices must be there, if given. ``devices`` are the
     only ones that count (``cpu:0`` stands for all parts of that package), and each must be there. With ``boundary``
     CPUs do not count beside GPUs, as for the sensors of this host.
+
+    ``readings`` blocks until samples lie beyond the window, some periods at most.
     """
 
     def __init__(
@@ -158,6 +162,7 @@ class PageMeter:
 
     def readings(self, start: Seconds, end: Seconds) -> tuple[EnergyReading, ...]:
         """Every device over the window. Raises SensorError with code and words if one of them is invalid."""
+        self._await_end(end)
         with self._lock:
             counted = self._counted()
             taken = {device: tuple(self._samples[device]) for device in counted}
@@ -174,9 +179,22 @@ class PageMeter:
         self.notes = tuple(note for one in found for note in one.notes)
         return tuple(one.reading for one in found if one.reading is not None)
 
+    def _await_end(self, end: Seconds) -> None:
+        """Let samples come until every device has one beyond ``end``: a load that stops with the window leaves none.
+
+        In vain for a page that fails or a device that is gone: then the reading says so.
+        """
+        give_up = end + _PATIENCE * self._period
+        while not self._reaches(end) and self._thread.is_alive() and self._clock.now() < give_up:
+            self._ended.wait(self._period / 4)
+
+    def _reaches(self, end: Seconds) -> bool:
+        with self._lock:
+            return all(self._samples[device][-1].time >= end for device in self._counted())
+
     def _counted(self) -> list[str]:
         """The devices of the page whose joules are asked for."""
-        named = [one for one in self._samples if not self._devices or any(_is(one, name) for name in self._devices)]
+        named = [one for one in self._samples if not self._devices or any(is_part(one, name) for name in self._devices)]
         if self._devices or not self._boundary or Scope.GPU not in (self._scopes[device] for device in named):
             return named
         return [device for device in named if self._scopes[device] is Scope.GPU]
@@ -192,9 +210,9 @@ class PageMeter:
 
 
 def _any(devices: Sequence[str], name: str) -> bool:
-    return any(_is(device, name) for device in devices)
+    return any(is_part(device, name) for device in devices)
 
 
-def _is(device: str, name: str) -> bool:
+def is_part(device: str, name: str) -> bool:
     """Whether a device of a page is, or is a part of, what ``name`` says."""
     return device == name or device.startswith(f"{name}:")

@@ -95,6 +95,8 @@ class Player:
                 return
             reply = await self._call(talk, place, index, due)
             last = stage.pacer.now
+            if reply.stopped:
+                return
             if reply.record.failed and not reply.left:
                 await self._give_up(reply, grown=index > 0)
                 return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pydantic_core import from_json
 
@@ -133,13 +134,18 @@ class StreamReading:
 
     def leave(self, at: Seconds) -> Reply:
         """The user left as planned."""
-        return self._reply(at, FinishReason.ABORT, None)
+        return replace(self._reply(at, FinishReason.ABORT, None), left=True)
+
+    def stop(self, at: Seconds) -> Reply:
+        """Whoever loads the server stops doing so; the user would have waited on."""
+        return replace(self._reply(at, FinishReason.ABORT, None), stopped=True)
 
     def _reply(self, at: Seconds, reason: FinishReason, error: EnergyoptError | None) -> Reply:
         told = self._told("completion_tokens")
         count = len(self._times) if told is None else told
         shares, exact = spread_tokens(count, self._sizes, self._counts)
         times = tuple(time for time, share in zip(self._times, shares, strict=True) for _ in range(share))
+        asked = self._told("prompt_tokens")
         self._note(count, reason)
         last = self._times[-1] if self._times else at
         complete = reason not in (FinishReason.ERROR, FinishReason.ABORT)
@@ -147,7 +153,7 @@ class StreamReading:
             request_id=self._ask.id,
             arrival=self._sent,
             end=last if complete else at,
-            prompt_tokens=self._told("prompt_tokens") or 0,
+            prompt_tokens=asked or 0,
             cached_tokens=self._cached(),
             output_tokens=count,
             finish_reason=reason,
@@ -160,9 +166,9 @@ class StreamReading:
             reasoning="".join(self._reasoning),
             error=error,
             counted=told is not None,
+            asked_counted=asked is not None,
             spread=told is not None and not exact,
             first_chunk=shares[0] if shares else 1,
-            left=reason is FinishReason.ABORT,
             oddities=tuple(sorted(self._odd)),
             sent=self._sent,
             finish=self._reason,

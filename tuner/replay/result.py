@@ -36,12 +36,12 @@ class Client(Result):
 class Prefixes(Result):
     """Cache hits three ways, over the requests that ended in the window.
 
-    ``cached_tokens`` as the replies' usage said (None where it does not); ``expected_tokens`` what a cache without
-    limits would have found;
-    ``sources`` what the server's own counters rose by (None without them).
+    ``prompt_tokens`` is None where a reply does not tell its own. ``cached_tokens`` as the replies' usage said (None
+    where it does not); ``expected_tokens`` what a cache without limits would have found; ``sources`` what the server's
+    own counters rose by (None without them).
     """
 
-    prompt_tokens: int
+    prompt_tokens: int | None
     cached_tokens: int | None
     expected_tokens: int | None
     sources: Mapping[str, float] | None = None
@@ -95,17 +95,28 @@ class BenchResult(Result):
     @property
     def rates(self) -> dict[str, float | None]:
         """Per second of the window, over all devices; input includes cached tokens."""
-        run, window = self.run, self.run.window
-        known = self.tokens_known
+        window, devices, work = self.run.window, self.subject.devices, self._work
+        output, total = _over(work["output_token"], window), _over(work["total_token"], window)
         return {
-            "requests_per_s": run.requests / window,
-            "output_tok_s": run.output_tokens / window if known else None,
-            "input_tok_s": run.prompt_tokens / window if known else None,
-            "total_tok_s": (run.output_tokens + run.prompt_tokens) / window if known else None,
-            "output_tok_s_device": run.output_tokens / window / self.subject.devices if known else None,
-            "total_tok_s_device": (run.output_tokens + run.prompt_tokens) / window / self.subject.devices
-            if known
-            else None,
+            "requests_per_s": self.run.requests / window,
+            "output_tok_s": output,
+            "input_tok_s": _over(work["input_token"], window),
+            "total_tok_s": total,
+            "output_tok_s_device": _over(output, devices),
+            "total_tok_s_device": _over(total, devices),
+        }
+
+    @property
+    def _work(self) -> dict[str, int | None]:
+        """What was done in the window, of each kind; None is unknown."""
+        run, known = self.run, self.tokens_known
+        asked = run.prompt_tokens if known else None
+        return {
+            "request": run.requests - run.failed_requests,
+            "output_token": run.output_tokens if known else None,
+            "input_token": asked,
+            "uncached_input_token": run.uncached_tokens if known else None,
+            "total_token": None if asked is None else asked + run.output_tokens,
         }
 
     @property
@@ -122,33 +133,20 @@ class BenchResult(Result):
     @property
     def joules_per(self) -> dict[str, float | None]:
         """All joules of the window over each kind of work; None without valid power or without that work."""
-        run = self.run
-        known = self.tokens_known
-        uncached = 0 if run.cached_tokens is None else run.prompt_tokens - run.cached_tokens
-        work = {
-            "request": run.requests - run.failed_requests,
-            "output_token": run.output_tokens if known else 0,
-            "input_token": run.prompt_tokens if known else 0,
-            "uncached_input_token": uncached if known else 0,
-            "total_token": run.prompt_tokens + run.output_tokens if known else 0,
-        }
-        joules = run.joules
-        return {name: None if joules is None or not count else joules / count for name, count in work.items()}
+        joules = self.run.joules
+        return {name: _over(joules, count) for name, count in self._work.items()}
 
     @property
     def pool_joules(self) -> dict[str, float | None]:
         """Joules of each pool over its own work; None without two pools or without that work."""
-        run, known, pools = self.run, self.tokens_known, self.pools
-        uncached = None if run.cached_tokens is None else run.prompt_tokens - run.cached_tokens
-        prefill = decode = None
-        if pools is not None and known:
-            prefill, decode = pools.prefill, pools.decode
-        work = {
-            "prefill_input_token": (prefill, run.prompt_tokens),
-            "prefill_uncached_input_token": (prefill, uncached),
-            "decode_output_token": (decode, run.output_tokens),
+        work = self._work
+        prefill = None if self.pools is None else self.pools.prefill.joules
+        decode = None if self.pools is None else self.pools.decode.joules
+        return {
+            "prefill_input_token": _over(prefill, work["input_token"]),
+            "prefill_uncached_input_token": _over(prefill, work["uncached_input_token"]),
+            "decode_output_token": _over(decode, work["output_token"]),
         }
-        return {name: None if joules is None or not count else joules / count for name, (joules, count) in work.items()}
 
     def document(self) -> dict[str, object]:
         """Everything, with the ratios, as one JSON-ready object."""
@@ -162,6 +160,11 @@ class BenchResult(Result):
             "hit_rate": self.prefixes.hit_rate,
             "ideal_hit_rate": self.prefixes.ideal_rate,
         }
+
+
+def _over(amount: float | None, count: float | None) -> float | None:
+    """None where either is unknown, or there is nothing to divide by."""
+    return None if amount is None or not count else amount / count
 
 
 def _inverse(value: float) -> float | None:

@@ -6,9 +6,11 @@ from energyopt.core.results import LatencySummary
 from energyopt.core.units import format_figure, format_si
 
 from .compare import Difference
+from .pools import PoolJoules
 from .result import BenchResult
 
 Row = tuple[str, ...]
+_ACCOUNTED = "as the server accounts for them, which tells neither source nor error"
 LATENCY_HEAD = ("", "mean", "p50", "p90", "p95", "p99", "samples")
 
 
@@ -50,6 +52,7 @@ def figure_rows(result: BenchResult) -> list[Row]:
     run, prefixes = result.run, result.prefixes
     rows: list[Row] = [
         ("requests", f"{run.requests:,} ({run.failed_requests} failed, {result.left} left)", f"in {run.window:.1f} s"),
+        *_cut(result),
         ("requests/s", format_figure(rates["requests_per_s"]), ""),
         ("output tok/s", format_figure(rates["output_tok_s"]), "of all devices"),
         ("total tok/s", format_figure(rates["total_tok_s"]), "input with its cached tokens, and output"),
@@ -63,6 +66,12 @@ def figure_rows(result: BenchResult) -> list[Row]:
     ]
     rows += [(f"J/{name.replace('_', ' ')}", format_si(value, "J"), "") for name, value in joules.items()]
     return rows
+
+
+def _cut(result: BenchResult) -> list[Row]:
+    if not result.cut_sessions:
+        return []
+    return [("cut sessions", f"{result.cut_sessions:,}", "outgrew the context: their last request was not served")]
 
 
 def energy_words(result: BenchResult) -> str:
@@ -91,16 +100,23 @@ def pool_words(result: BenchResult) -> str | None:
     """Joules of two pools, or of the phases of one, apart; None where they are not known."""
     pools, phases, joules = result.pools, result.phases, result.pool_joules
     if pools is not None:
-        said = "as the server accounts for them" if pools.basis == "account" else "by device"
+        said = _ACCOUNTED if pools.basis == "account" else "by device"
         return (
-            f"pools ({said}): prefill {format_si(pools.prefill, 'J')}, "
+            f"pools ({said}): prefill {_pool(pools.prefill)}, "
             f"{format_si(joules['prefill_input_token'], 'J')}/input token, "
             f"{format_si(joules['prefill_uncached_input_token'], 'J')}/uncached input token; "
-            f"decode {format_si(pools.decode, 'J')}, {format_si(joules['decode_output_token'], 'J')}/output token"
+            f"decode {_pool(pools.decode)}, {format_si(joules['decode_output_token'], 'J')}/output token"
         )
     if not phases:
         return None
-    return "server's account: " + ", ".join(f"{name} {format_si(value, 'J')}" for name, value in phases.items())
+    told = ", ".join(f"{name} {format_si(value, 'J')}" for name, value in phases.items())
+    return f"phases ({_ACCOUNTED}): {told}"
+
+
+def _pool(pool: PoolJoules) -> str:
+    if pool.error is None:
+        return format_si(pool.joules, "J")
+    return f"{format_si(pool.joules, 'J')} ± {format_si(pool.error, 'J')} ({'+'.join(pool.sources)})"
 
 
 def client_words(result: BenchResult) -> str:

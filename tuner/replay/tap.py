@@ -67,7 +67,7 @@ class Tap:
         last = max(reply.record.end for reply in self.replies)
         nobody = ClientLoad(Seconds(0.0), Seconds(0.0), 0.0)
         window = Window(first, Seconds(last + 1e-6))
-        return Recording(window, tuple(self.replies), dict(self.asks), nobody, {}, 0, 0.0)
+        return Recording(window, tuple(self.replies), dict(self.asks), nobody, {}, (), 0.0)
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         page = self._pages.get(request.path)

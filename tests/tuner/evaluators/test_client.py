@@ -111,6 +111,6 @@ async def test_an_abort_ends_the_request_with_what_it_has(connect: Callable[...,
     client.abort("unknown")
     answer = await running
     assert answer.error is None
-    assert answer.left
+    assert (answer.stopped, answer.left) == (True, False)
     assert answer.record.finish_reason is FinishReason.ABORT
     assert 0 < answer.record.output_tokens < 50

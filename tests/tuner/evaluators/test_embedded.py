@@ -86,7 +86,7 @@ def test_a_trial_is_measured_and_its_stages_are_told(run: Run, plan: MeasurePlan
     assert result.requests > 5
     assert result.failed_requests == 0
     assert result.output_tokens > 40
-    assert 0 < (result.cached_tokens or 0) < result.prompt_tokens
+    assert 0 < (result.cached_tokens or 0) < (result.prompt_tokens or 0)
     assert [verdict.state for verdict in result.verdicts][1] == "violated"
     assert [verdict.slo for verdict in result.verdicts] == ["ttft:p90<5000ms", "itl:p99<0.001ms"]
     assert result.energy is None

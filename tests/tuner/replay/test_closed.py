@@ -63,7 +63,7 @@ class ScriptedClient:
             return Reply(self._record(ask, FinishReason.LENGTH), f"answer {len(self.asked)}")
         finally:
             self.now -= 1
-        return Reply(self._record(ask, FinishReason.ABORT), left=True)
+        return Reply(self._record(ask, FinishReason.ABORT), stopped=True)
 
     def abort(self, request_id: str) -> None:
         if not self._deaf and request_id in self._aborted:
@@ -171,7 +171,7 @@ async def test_thinking_delays_a_turn_and_a_stop_interrupts_it() -> None:
 async def test_a_session_that_outgrows_the_context_ends_early_and_is_no_failure() -> None:
     client = ScriptedClient(judge=lambda messages: PromptTooLongError("too long") if len(messages) > 3 else None)
     load = Looped(client, workload())
-    await run_until(load, lambda: load.counts.outgrown > 0 and len(load.records) > 1)
+    await run_until(load, lambda: bool(load.counts.cut) and len(load.records) > 1)
     assert not any(record.failed and record.finish_reason is FinishReason.ERROR for record in load.records)
     assert not load.counts.errors
 
@@ -181,7 +181,7 @@ async def test_a_first_turn_that_does_not_fit_is_a_failure() -> None:
     begun = asyncio.get_running_loop().time()
     await run_until(load, lambda: len(load.records) > 4)
     assert asyncio.get_running_loop().time() - begun > 2 * 0.05  # two lanes, each of which pauses
-    assert load.counts.outgrown == 0
+    assert load.counts.cut == []
     assert load.counts.errors["PromptTooLongError"] == len(load.records)
     assert all(record.failed for record in load.records)
 

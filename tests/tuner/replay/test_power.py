@@ -137,6 +137,25 @@ async def test_a_page_is_sampled_while_it_runs(server: FakeServer) -> None:
         await asyncio.to_thread(meter.stop)
 
 
+async def test_a_window_that_ends_now_waits_for_the_sample_beyond_it(server: FakeServer) -> None:
+    import asyncio
+
+    clock = MonotonicClock()
+    server.pages["/dcgm"] = 'DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="G"} 200\n'
+    meter = PageMeter(server.url + "/dcgm", clock, period=Seconds(0.1))
+    await asyncio.to_thread(meter.start)
+    try:
+        start = clock.now()
+        await asyncio.sleep(0.02)
+        (reading,) = await asyncio.to_thread(meter.readings, start, end := clock.now())
+        assert reading.joules == pytest.approx(200 * (end - start))
+        del server.pages["/dcgm"]
+        with pytest.raises(SensorError, match="beyond the end"):
+            await asyncio.to_thread(meter.readings, start, Seconds(clock.now() + 0.05))
+    finally:
+        await asyncio.to_thread(meter.stop)
+
+
 async def test_a_page_without_devices_is_refused(server: FakeServer) -> None:
     import asyncio
 

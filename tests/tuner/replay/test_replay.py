@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -159,7 +160,7 @@ async def test_a_session_that_outgrows_the_context_is_cut() -> None:
     await Player(
         scene, Start("s", synthetic_trace(0, sessions=1, shape=TextShape(turns=UniformLength(3, 3))).sessions[0])
     ).play()
-    assert (len(client.asked), scene.dispatcher.outgrown, scene.failed_sessions) == (2, 1, 0)
+    assert (len(client.asked), len(scene.dispatcher.cut), scene.failed_sessions) == (2, 1, 0)
 
 
 async def test_a_dead_engine_ends_the_replay() -> None:
@@ -251,6 +252,26 @@ async def test_users_who_leave_are_no_failures(server: FakeServer, client: HttpC
     result = figures(recording, SUBJECT, [], None, datetime.now(UTC))
     assert result.left > 0
     assert (result.run.requests, result.run.failed_requests) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("stall", "slo"), [("ttft", "ttft:p90<50ms"), ("itl", "itl:p90<50ms"), ("ttft", "e2e:p90<50ms")]
+)
+async def test_a_server_that_stalls_misses_its_slos(
+    server: FakeServer, client: HttpClient, stall: str, slo: str
+) -> None:
+    plan = ReplayPlan(warmup=Seconds(0.0), window=Seconds(0.3), bracket=Seconds(0.0))
+    load = ClosedLoop(Deck(synthetic_trace(0, sessions=9)).deal(), 2)
+    stalls = partial(behaving, server, **{stall: 60.0})
+    recording = await replay(load, stage(client), plan, CLOCK, lambda progress: None, at_edge=stalls)
+    stopped = [reply for reply in recording.replies if reply.stopped]
+    assert stopped, "both lanes wait until the load ends"
+    assert not any(reply.left for reply in recording.replies), "no user left as planned"
+    result = figures(recording, SUBJECT, [Slo.parse(slo)], None, datetime.now(UTC))
+    assert result.run.verdicts[0].state == "violated"
+    assert not result.run.feasible
+    assert (result.left, result.run.failed_requests) == (0, 0)
+    assert result.run.prompt_tokens is not None, "those of answers that ended"
 
 
 def test_a_client_that_lagged_measured_itself() -> None:
