@@ -53,6 +53,19 @@ class BackendConfig(Config):
             raise ValueError("expected scheme, host, port and path alone, such as https://host:8000/base")
         return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
+    @field_validator("kv_events_endpoint", "kv_replay_endpoint")
+    @classmethod
+    def _has_one_port(cls, endpoint: str | None) -> str | None:
+        """ZeroMQ tells nobody of an address that can never be reached."""
+        if endpoint is not None and endpoint.startswith("tcp:"):
+            try:
+                allowed = urlsplit(endpoint).port != 0
+            except ValueError:
+                allowed = False
+            if not allowed:
+                raise ValueError("expected tcp://HOST:PORT with a port up to 65535, IPv6 as [::1]")
+        return endpoint
+
     @model_validator(mode="after")
     def _repeats_what_it_publishes(self) -> BackendConfig:
         if self.kv_replay_endpoint is not None and self.kv_events_endpoint is None:

@@ -1,7 +1,8 @@
 """vLLM's KV events, out of the bytes that it publishes: MessagePack, written by msgspec.
 
-A batch is an array (time, events, rank). An event is a map with its kind under ``type``; older versions write an array
-that begins with its kind. Both are read; fields that are not known are let through.
+A batch is an array (time, events, rank), or a map with its ``events``. An event is a map with its kind under ``type``;
+older versions, and SGLang, write an array that begins with its kind. All are read; fields that are not known are let
+through.
 """
 
 from __future__ import annotations
@@ -75,9 +76,11 @@ def events_of(payload: bytes) -> list[Event]:
     unpack = optional_module("msgpack", "msgpack").unpackb
     try:
         batch = unpack(payload, strict_map_key=False)
-        if not isinstance(batch, list) or len(batch) < 2 or not isinstance(batch[1], list):
-            raise BackendError("A KV event batch is no array of a time and events.")
-        return [found for event in batch[1] if (found := _event(_named(event))) is not None]
+        named = {"events": batch[1]} if isinstance(batch, list) and len(batch) > 1 else batch
+        events = named.get("events") if isinstance(named, dict) else None
+        if not isinstance(events, list):
+            raise BackendError("A KV event batch is no array of a time and events, and no map of them.")
+        return [found for event in events if (found := _event(_named(event))) is not None]
     except (ValueError, TypeError, RecursionError) as error:
         raise BackendError(f"A KV event batch cannot be read: {error}.") from error
 

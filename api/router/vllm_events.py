@@ -25,7 +25,8 @@ from .vllm_batch import LONGEST, Cleared, Event, Removed, Stored, events_of, opt
 _log = logging.getLogger(__name__)
 
 _NUMBER_BYTES = 8
-_END = b"\xff" * _NUMBER_BYTES
+_END = (1 << 8 * _NUMBER_BYTES) - 1
+"""The number of what follows the last repeated batch."""
 _REPLAY_SECONDS = 5.0
 
 
@@ -43,7 +44,7 @@ class VllmFollower:
         self._endpoint, self._replay = endpoint, replay
         self._names: ForeignNames | None = None
         self._seen: int | None = None
-        self._twice: dict[int, int] = {}
+        self._twice: dict[int, int] = {}  # batches that were taken when they were repeated, and may come after all
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -69,7 +70,7 @@ class VllmFollower:
         socket = self._socket(context, "SUB", self._endpoint)
         try:
             socket.setsockopt(self._codes.SUBSCRIBE, b"")
-            await self._begin(context)
+            await self._catch_up(context, 0)
             while True:
                 number, payload = _parted(await socket.recv_multipart())
                 await self._came(context, number, payload)
@@ -87,21 +88,28 @@ class VllmFollower:
             return
         if self._seen is not None and number <= self._seen:
             raise GapError("The engine began anew.")
+        self._twice = {later: name for later, name in self._twice.items() if later > number}
         if self._seen is not None and number > self._seen + 1:
-            missed = await self._repeated(context, self._seen + 1)
-            for one in range(self._seen + 1, number):
-                if one not in missed:
-                    raise GapError(f"Batch {one} is missing.")
-                self._take(missed[one])
-        self._take(payload)
-        self._seen = number
-
-    async def _begin(self, context: Any) -> None:
-        """Take what the engine still keeps of the past. One that does not answer may not be up yet."""
-        kept = await self._repeated(context, 0)
-        for number in sorted(kept):
-            self._take(kept[number])
+            await self._catch_up(context, self._seen + 1)
+            if self._seen < number - 1:
+                raise GapError(f"Batch {self._seen + 1} is missing.")
+        if self._seen is None or number > self._seen:
+            self._take(payload)
             self._seen = number
+        elif self._twice.pop(number, None) != hash(payload):  # else it was repeated with those before it
+            raise GapError("The engine began anew.")
+
+    async def _catch_up(self, context: Any, first: int) -> None:
+        """Take what the engine still keeps from ``first`` on, up to a gap. One that does not answer may not be up yet.
+
+        Of the past, whatever it keeps is a beginning.
+        """
+        for number, payload in sorted((await self._repeated(context, first)).items()):
+            if self._seen is not None and number != self._seen + 1:
+                return
+            self._take(payload)
+            self._seen = number
+            self._twice[number] = hash(payload)
 
     async def _repeated(self, context: Any, first: int) -> dict[int, bytes]:
         """Batches from ``first`` on, by number, as far as the engine keeps and repeats them."""
@@ -112,10 +120,9 @@ class VllmFollower:
         try:
             async with asyncio.timeout(_REPLAY_SECONDS):
                 await socket.send_multipart([b"", first.to_bytes(_NUMBER_BYTES, "big")])
-                while (frames := await socket.recv_multipart())[2:3] != [_END]:
-                    number, payload = _parted(frames[1:])
+                while (answer := _parted(_unwrapped(await socket.recv_multipart())))[0] != _END:
+                    number, payload = answer
                     found[number] = payload
-                    self._twice[number] = hash(payload)
         except TimeoutError:
             _log.debug("%s does not repeat its KV events", self._backend.name)
         finally:
@@ -125,6 +132,7 @@ class VllmFollower:
     def _socket(self, context: Any, kind: str, address: str) -> Any:
         socket = context.socket(getattr(self._codes, kind))
         socket.setsockopt(self._codes.MAXMSGSIZE, LONGEST)
+        socket.setsockopt(self._codes.IPV6, 1)  # beside IPv4; without, such a host is never reached and nobody told
         socket.connect(address)
         return socket
 
@@ -158,6 +166,11 @@ class VllmFollower:
         self._desk.unfeed(self._backend.name)
         self._names = self._seen = None
         self._twice.clear()
+
+
+def _unwrapped(frames: list[bytes]) -> list[bytes]:
+    """A repeated message as it was published. SGLang, and vLLM before it had topics, repeat without one."""
+    return [b"", *frames[1:]] if len(frames) == 3 else frames[1:]
 
 
 def _parted(frames: list[bytes]) -> tuple[int, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -83,6 +84,13 @@ def test_events_of_older_versions_are_arrays() -> None:
     ]
 
 
+def test_a_batch_may_be_a_map() -> None:
+    packed = msgpack.packb({"ts": 1.0, "events": [{"type": "AllBlocksCleared"}], "data_parallel_rank": 0})
+    assert events_of(packed) == [Cleared()]
+    with pytest.raises(BackendError, match="no array of a time and events"):
+        events_of(msgpack.packb({"ts": 1.0}))
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -106,9 +114,14 @@ def test_anything_else_is_refused_or_says_nothing(payload: bytes) -> None:
 
 
 class Publisher:
-    """Sends numbered batches to whoever has subscribed, and repeats on request those of ``kept``."""
+    """Sends numbered batches to whoever has subscribed, and repeats on request those of ``kept``.
 
-    def __init__(self, context: Any) -> None:
+    ``topic`` stands in front of what is repeated; vLLM repeated without before it had topics, as SGLang does.
+    """
+
+    def __init__(self, context: Any, host: str = "127.0.0.1") -> None:
+        self.topic = [b""]
+        self._host = host
         self._socket, self._replay = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
         self.endpoint, self.replay = (self._bound(one) for one in (self._socket, self._replay))
         self.kept: dict[int, bytes] = {}
@@ -128,11 +141,12 @@ class Publisher:
             client, _, first = await self._replay.recv_multipart()
             for number, payload in self.kept.items():
                 if number >= int.from_bytes(first, "big"):
-                    await self._replay.send_multipart([client, b"", b"", number.to_bytes(8, "big"), payload])
-            await self._replay.send_multipart([client, b"", b"", b"\xff" * 8, b""])
+                    await self._replay.send_multipart([client, b"", *self.topic, number.to_bytes(8, "big"), payload])
+            await self._replay.send_multipart([client, b"", *self.topic, b"\xff" * 8, b""])
 
     def _bound(self, socket: Any) -> str:
-        return f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
+        socket.setsockopt(zmq.IPV6, 1)
+        return f"tcp://{self._host}:{socket.bind_to_random_port(f'tcp://{self._host}')}"
 
 
 class World:
@@ -164,10 +178,13 @@ class World:
 
 
 @asynccontextmanager
-async def followed(*, replay: bool = False, kept: dict[int, bytes] | None = None) -> AsyncIterator[World]:
+async def followed(
+    *, replay: bool = False, kept: dict[int, bytes] | None = None, topic: bool = True, host: str = "127.0.0.1"
+) -> AsyncIterator[World]:
     context = zmq.asyncio.Context()
-    publisher = Publisher(context)
+    publisher = Publisher(context, host)
     publisher.kept = kept or {}
+    publisher.topic = [b""] if topic else []
     world = World(publisher, replay=replay)
     await publisher.subscribed()
     yield world
@@ -197,15 +214,52 @@ async def test_a_gap_makes_everything_unknown() -> None:
         await world.until(lambda: world.held == {} and world.counts.event_gaps[world.name] == 1)
 
 
-async def test_what_was_missed_is_repeated() -> None:
+@pytest.mark.parametrize("topic", [True, False])
+async def test_what_was_missed_is_repeated(topic: bool) -> None:
     kept = {number: batch(stored(number, number + 1)) for number in range(4)}
-    async with followed(replay=True, kept={0: kept[0]}) as world:
+    async with followed(replay=True, kept={0: kept[0]}, topic=topic) as world:
         await world.until(lambda: world.held == {"device": 1})  # from before it was there
         world.publisher.kept = kept
         await world.publisher.send(0, stored(0, 1))  # which came twice
         await world.publisher.send(3, stored(3, 4))
         await world.until(lambda: world.held == {"device": 4})
         assert not world.counts.event_gaps
+
+
+async def test_what_is_repeated_beyond_the_gap_counts_and_comes_once() -> None:
+    kept = {number: batch(stored(number, number + 1)) for number in range(4)}
+    async with followed(replay=True, kept={0: kept[0]}) as world:
+        await world.until(lambda: world.held == {"device": 1})
+        world.publisher.kept = kept
+        await world.publisher.send(2, stored(2, 3))
+        await world.until(lambda: world.held == {"device": 4})
+        await world.publisher.send(3, stored(3, 4))
+        await world.publisher.send(4, {"type": "BlockRemoved", "block_hashes": [103], "medium": "GPU"})
+        await world.until(lambda: world.held == {"device": 3})
+        assert not world.counts.event_gaps
+
+
+async def test_a_repetition_that_is_not_what_came_is_another_engines() -> None:
+    kept = {number: batch(stored(number, number + 1)) for number in range(3)}
+    async with followed(replay=True, kept={0: kept[0]}) as world:
+        await world.until(lambda: world.held == {"device": 1})
+        world.publisher.kept = kept
+        await world.publisher.send(2, stored(3, 4))
+        await world.until(lambda: world.counts.event_gaps[world.name] == 1)
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+async def test_an_engine_may_have_an_address_of_ipv6() -> None:
+    async with followed(replay=True, kept={0: batch(stored(0, 4))}, host="[::1]") as world:
+        await world.until(lambda: world.held == {"device": 4})
 
 
 async def test_an_engine_that_begins_anew_has_nothing() -> None:
@@ -220,6 +274,7 @@ def test_a_router_follows_who_it_is_told_to() -> None:
     told = {"url": "http://e:1", "kv_events_endpoint": "tcp://e:5557", "kv_replay_endpoint": "tcp://e:5558"}
     router = Router(parse_config(RouterConfig, {"backends": [told, {"url": "http://f:1"}]}))
     assert [type(follower).__name__ for follower in router._followers] == ["VllmFollower", "EventFollower"]
-    for wrong in ({"kv_events_endpoint": "http://e:1"}, {"kv_replay_endpoint": "tcp://e:1"}):
+    wrong_ones = [{"kv_events_endpoint": f"tcp://{host}"} for host in ("e:0", "e:65536", "::1:5557", "a:b:1")]
+    for wrong in ({"kv_events_endpoint": "http://e:1"}, {"kv_replay_endpoint": "tcp://e:1"}, *wrong_ones):
         with pytest.raises(ConfigError, match=r"kv_events_endpoint|kv_replay_endpoint"):
             parse_config(RouterConfig, {"backends": [{"url": "http://e:1", **wrong}]})
