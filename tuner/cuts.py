@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from energyopt.core.results import RunResult
-from energyopt.core.study import Origin, TrialRecord
+from energyopt.core.study import Origin, TrialOutcome, TrialRecord, TrialState
 
 SIGMAS = 3.0
 """Standard errors by which two shares of one workload may differ by chance of their windows."""
@@ -20,11 +20,13 @@ SIGMAS = 3.0
 def judged_by_baseline(result: RunResult, trial: TrialRecord, trials: Sequence[TrialRecord]) -> RunResult:
     """``result`` of ``trial``, with the requests that it cut and the baseline would have served among its failed ones.
 
-    ``trials`` are those of the study. A baseline that cut nothing, or of which nothing is known, serves everything;
-    what the baseline itself cuts stays as it is. Judged twice, a result is the same.
+    ``trials`` are those of the study. A baseline that cut nothing, or did not run, serves everything; while it has not
+    ended nobody is judged, and what it cuts itself stays as it is. Judged twice, a result is the same.
     """
+    if not result.cut_requests:
+        return result
     baseline = next((one for one in trials if one.origin is Origin.BASELINE), None)
-    if not result.cut_requests or (baseline is not None and baseline.params == trial.params):
+    if baseline is not None and (baseline.state is not TrialState.DONE or baseline.params == trial.params):
         return result
     theirs = [one.result for one in trials if baseline is not None and one.params == baseline.params and one.result]
     excess = max(0, result.cut_requests - _expected(theirs, asked_of(result)))
@@ -34,6 +36,17 @@ def judged_by_baseline(result: RunResult, trial: TrialRecord, trials: Sequence[T
         "cut_requests": result.cut_requests - excess,
     }
     return result.model_copy(update=update)
+
+
+def judged(trial: TrialRecord, trials: Sequence[TrialRecord]) -> TrialRecord:
+    """The record with its result judged. One that was stored before its baseline had ended is judged when read."""
+    if trial.result is None:
+        return trial
+    result = judged_by_baseline(trial.result, trial, trials)
+    if result is trial.result:
+        return trial
+    outcome = trial.outcome if result.feasible else TrialOutcome.INFEASIBLE
+    return trial.model_copy(update={"result": result, "outcome": outcome})
 
 
 def asked_of(result: RunResult) -> int:

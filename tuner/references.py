@@ -14,7 +14,8 @@ import numpy as np
 
 from energyopt.core.study import TrialRecord, TrialState
 
-from .objective import Objective
+from .cuts import judged
+from .objective import Objective, Score
 from .search.gaussian import Floats, Regression
 from .search.geometry import Geometry
 from .search.sobol import SobolSearcher
@@ -45,8 +46,9 @@ class Reference:
 
 def references(space: SearchSpace, trials: Sequence[TrialRecord], objective: Objective) -> list[Reference]:
     """Random and Sobol search with as many trials as the study searched; [] where too few of them ran."""
-    searched = [t for t in trials if t.state is TrialState.DONE and not t.origin.repeats]
-    worths = _believed(space, searched, objective)
+    done = [judged(t, trials) for t in trials if t.state is TrialState.DONE]
+    searched = [t for t in done if not t.origin.repeats]
+    worths = _believed(space, [(space.index(t.params), _score(t, done, objective)) for t in searched])
     if worths is None:
         return []
     place = space.plan.indices.index(space.index(space.baseline_params))
@@ -57,10 +59,16 @@ def references(space: SearchSpace, trials: Sequence[TrialRecord], objective: Obj
     return found
 
 
-def _believed(space: SearchSpace, trials: Sequence[TrialRecord], objective: Objective) -> Floats | None:
+def _score(trial: TrialRecord, done: Sequence[TrialRecord], objective: Objective) -> Score:
+    """The worth of a trial, and the worst that this configuration showed of each SLO whenever it was measured."""
+    runs = [objective.score(one.result).constraints for one in done if one.deployment == trial.deployment]
+    worst = {key: max(run[key] for run in runs) for key in objective.keys}
+    return Score(objective.score(trial.result).value, worst)
+
+
+def _believed(space: SearchSpace, scores: Sequence[tuple[tuple[int, ...], Score]]) -> Floats | None:
     """The worth of every valid point, 0 where the model expects an SLO to be missed."""
     geometry = Geometry(space)
-    scores = [(space.index(trial.params), objective.score(trial.result)) for trial in trials]
     known = [(point, score.value) for point, score in scores if score.value is not None]
     if len(known) < LEAST:
         return None

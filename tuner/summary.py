@@ -14,6 +14,8 @@ from energyopt.core.pareto import pareto_front
 from energyopt.core.results import RunResult
 from energyopt.core.study import Origin, Recommendation, StudyRecord, TrialOutcome, TrialRecord, TrialState, Value
 
+from .cuts import judged
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -43,9 +45,19 @@ class Row:
     withdrawn: bool = False
 
     @property
+    def kept(self) -> bool:
+        """Whether it kept every SLO, and nothing that was measured later says otherwise."""
+        return self.feasible and not self.withdrawn
+
+    @property
     def stands(self) -> bool:
         """Whether it is a point of the space that has kept every SLO whenever it was measured."""
-        return self.feasible and not self.withdrawn and not self.origin.repeats
+        return self.kept and not self.origin.repeats
+
+    @property
+    def word(self) -> str:
+        """The outcome as a table says it."""
+        return "withdrawn" if self.withdrawn else self.outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +87,7 @@ class StudySummary:
 def summarize_study(study: StudyRecord, trials: Sequence[TrialRecord]) -> StudySummary:
     """The summary of a study at any moment of its life."""
     objective = study.spec.maximize
-    done = [trial for trial in trials if trial.state is TrialState.DONE]
+    done = [judged(trial, trials) for trial in trials if trial.state is TrialState.DONE]
     again = [trial for trial in done if trial.origin.repeats and trial.outcome is not TrialOutcome.FEASIBLE]
     missed = {trial.deployment.digest() for trial in again}
     searched = [trial for trial in done if not trial.origin.verifies]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from energyopt.core.study import Origin, TrialRecord, TrialState
 
+from .cuts import judged
 from .hands import Desk, Hands
 from .space import Params, SearchSpace
 from .stopping import STOPPING, StopAskedError
@@ -20,7 +21,9 @@ class TrialRunner:
         self._under_way: set[int] = set()
 
     def all(self) -> list[TrialRecord]:
-        return self._desk.store.trials(self._desk.study.id)
+        """Every trial, each judged by what the baseline cuts."""
+        known = self._desk.store.trials(self._desk.study.id)
+        return [judged(trial, known) for trial in known]
 
     def recover(self) -> None:
         """Take over from a process that worked on the study before."""
@@ -66,6 +69,7 @@ class TrialRunner:
         """The next of those under way that ends."""
         done, took = self._hands.ended()
         self._under_way.discard(done.number)
+        done = judged(done, self._desk.store.trials(self._desk.study.id))
         self._timing.note(took, ran=done.result is not None, joules=done.result.joules if done.result else None)
         self._desk.reporter.finished(done)
         return done

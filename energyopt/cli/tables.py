@@ -30,7 +30,7 @@ def result_table(summary: StudySummary) -> Table:
     rows = [(name, row) for name, row in named if row is not None]
     rows += [(f"Pareto: trial {row.trial}", row) for row in summary.front]
     for name, row in rows:
-        table.add_row(name, *_cells(row), style=None if row.feasible else "red")
+        table.add_row(name, *_cells(row), style=None if row.kept else "red")
     return table
 
 
@@ -48,7 +48,7 @@ def trials_table(summary: StudySummary) -> Table:
         figures = (format_figure(row.tokens_per_joule), format_si(row.ttft_p90, "s"), format_si(row.itl_p99, "s"))
         origin = row.origin.replace("verify_", "verify ")
         table.add_row(
-            str(row.trial), origin, settings(row.params, usual), row.outcome, *figures, format_figure(row.output_rate)
+            str(row.trial), origin, settings(row.params, usual), row.word, *figures, format_figure(row.output_rate)
         )
     return table
 
@@ -69,8 +69,8 @@ def plot_pareto(console: Console, summary: StudySummary) -> None:
     what = "tokens/J" if summary.objective == "tokens_per_joule" else "tok/s"
     plotext.title(f"{what} (up is better) over TPOT p90 in ms (left is better)")
     groups = (
-        ("misses an SLO", "x", [p for p in drawable if not p[0].feasible or p[0].withdrawn]),
-        ("keeps the SLOs", "o", [p for p in drawable if p[0].feasible and not p[0].withdrawn and not p[0].on_front]),
+        ("misses an SLO", "x", [p for p in drawable if not p[0].kept]),
+        ("keeps the SLOs", "o", [p for p in drawable if p[0].kept and not p[0].on_front]),
         ("Pareto set", "#", [p for p in drawable if p[0].on_front]),
         ("baseline", "B", [p for p in drawable if summary.baseline and p[0].trial == summary.baseline.trial]),
         ("best", "*", [p for p in drawable if summary.best and p[0].trial == summary.best.trial]),

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from energyopt.core.config import Deployment, EngineConfig, PoolConfig
 from energyopt.core.results import RunResult
-from energyopt.core.study import Origin, TrialRecord, TrialState
+from energyopt.core.study import Origin, TrialOutcome, TrialRecord, TrialState
 from energyopt.core.units import Seconds, Tokens
-from tuner.cuts import judged_by_baseline
+from tuner.cuts import judged, judged_by_baseline
 from tuner.objective import Objective
 
 OBJECTIVE = Objective("output_rate", ())
@@ -73,6 +73,16 @@ def test_without_a_baseline_that_ran_every_cut_counts(known: list[TrialRecord]) 
     candidate = trial(1, run(90, 1))
     assert candidate.result is not None
     assert judged_by_baseline(candidate.result, candidate, known).failed_requests == 1
+
+
+def test_nobody_is_judged_before_the_baseline_has_ended() -> None:
+    under_way = trial(0, None).model_copy(update={"state": TrialState.RUNNING})
+    first = trial(1, run(90, 30)).model_copy(update={"outcome": TrialOutcome.FEASIBLE})
+    assert judged(first, [under_way, first]) == first
+    then = judged(first, [trial(0, run(100, 0)), first])
+    assert then.outcome is TrialOutcome.INFEASIBLE
+    assert then.result is not None
+    assert then.result.failed_requests == 30
 
 
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 400), st.integers(0, 400))

@@ -52,9 +52,27 @@ def test_what_missed_when_measured_again_is_on_no_front(
     assert leader.number in {row.trial for row in before.front}
     assert leader.number not in {row.trial for row in after.front}
     assert after.best is None or after.best.trial != leader.number
-    assert next(row for row in after.rows if row.trial == leader.number).withdrawn
+    row = next(row for row in after.rows if row.trial == leader.number)
+    assert (row.withdrawn, row.kept, row.word) == (True, False, "withdrawn")
     fine = summarize_study(running, [*searched, again(leader, TrialOutcome.FEASIBLE, origin)])
     assert [row.trial for row in fine.front] == [row.trial for row in before.front]
+
+
+def test_a_trial_stored_before_its_baseline_is_judged_by_what_the_baseline_cuts(
+    finished: tuple[StudyRecord, list[TrialRecord]],
+) -> None:
+    study, trials = finished
+    running = study.model_copy(update={"recommendation": None, "state": StudyState.RUNNING})
+    best = summarize_study(running, trials).best
+    assert best is not None
+    assert best.origin is Origin.SEARCH
+    leader = trials[best.trial]
+    assert leader.result is not None
+    short = leader.model_copy(update={"result": leader.result.model_copy(update={"cut_requests": 30})})
+    after = summarize_study(running, [short if trial.number == best.trial else trial for trial in trials])
+    row = next(row for row in after.rows if row.trial == best.trial)
+    assert (row.outcome, row.feasible, row.on_front) == ("infeasible", False, False)
+    assert after.best is None or after.best.trial != best.trial
 
 
 def test_progress_forgets_a_best_that_missed_when_measured_again(
@@ -108,6 +126,13 @@ def test_random_search_of_all_points_finds_the_best_for_sure() -> None:
     kept = [t for t in trials if t.outcome is TrialOutcome.FEASIBLE and not t.origin.repeats]
     for one in references(SearchSpace(study.spec.space, study.spec.baseline), trials, objective):
         assert one.reached == pytest.approx(max(_value(objective, t) for t in kept))
+    leader = max(kept, key=lambda trial: _value(objective, trial))
+    assert leader.result is not None
+    missed = leader.result.model_copy(update={"failed_requests": 1})
+    later = again(leader, TrialOutcome.INFEASIBLE).model_copy(update={"result": missed})
+    next_best = max(_value(objective, t) for t in kept if t.deployment != leader.deployment)
+    for one in references(SearchSpace(study.spec.space, study.spec.baseline), [*trials, later], objective):
+        assert one.reached == pytest.approx(next_best), "luck does not find what was withdrawn"
 
 
 def test_the_history_is_a_picture_and_its_best_never_falls(finished: tuple[StudyRecord, list[TrialRecord]]) -> None:

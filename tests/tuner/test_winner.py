@@ -90,3 +90,26 @@ def test_only_what_kept_every_slo_is_recommended(seed: int, kindness: float, pai
         assert recommendation.saving_low is not None
         assert recommendation.saving_low > 0
         assert recommendation.pairs >= 2
+
+
+class ShortContext(Lottery):
+    """Never fails; whatever is not the baseline is worth more, and cuts a third of the conversations that it serves."""
+
+    def run(
+        self, deployment: Deployment, workload: Workload, plan: MeasurePlan, slos: Sequence[Slo], progress: ProgressSink
+    ) -> RunResult:
+        result = self._result(violation=-0.1, failed=False)
+        if deployment == toy_spec().baseline:
+            return result
+        return result.model_copy(update={"output_tokens": Tokens(1000), "cut_requests": 5})
+
+
+def test_a_context_too_short_for_what_the_baseline_serves_never_wins() -> None:
+    clock = FakeClock()
+    store = MemoryStudyStore(clock)
+    study = store.create_study(toy_spec(trials=6, pairs=1).model_copy(update={"slos": (SLO,)}), {})
+    done = StudyRunner(store, ShortContext(0, 1.0), FakePowerController(), clock, "test").run(study.id)
+    trials = store.trials(study.id)
+    assert done.recommendation is not None
+    assert trials[done.recommendation.trial].origin is Origin.BASELINE
+    assert {one.outcome for one in trials if one.origin is Origin.SEARCH} == {TrialOutcome.INFEASIBLE}

@@ -45,15 +45,11 @@ def _drawable(rows: Sequence[Row], objective: str) -> list[tuple[Row, float, flo
     return points
 
 
-def _keeps(row: Row) -> bool:
-    return row.feasible and not row.withdrawn
-
-
 def _points(axes: Axes, summary: StudySummary) -> None:
     points = _drawable(summary.rows, summary.objective)
     groups = (
-        ("misses an SLO", BAD, "x", [p for p in points if not p[0].feasible or p[0].withdrawn]),
-        ("keeps the SLOs", MUTED, "o", [p for p in points if _keeps(p[0]) and not p[0].on_front]),
+        ("misses an SLO", BAD, "x", [p for p in points if not p[0].kept]),
+        ("keeps the SLOs", MUTED, "o", [p for p in points if p[0].kept and not p[0].on_front]),
         ("Pareto set", GOOD, "o", [p for p in points if p[0].on_front]),
     )
     for label, color, marker, group in groups:
