@@ -19,7 +19,7 @@ from tuner.evaluators.choice import evaluator_choice as chosen
 from tuner.evaluators.embedded import EmbeddedEvaluator
 from tuner.evaluators.endpoint import EndpointEvaluator, check_knobs
 from tuner.evaluators.launched import DIALECTS, Launch, LaunchedEvaluator
-from tuner.evaluators.recorded import RecordedEvaluator
+from tuner.evaluators.recorded import RecordedEvaluator, recorded_study
 from tuner.evaluators.simulated import SimulatedEvaluator
 from tuner.paths import with_path
 from tuner.ports import Evaluator, Meter, PowerController
@@ -63,7 +63,7 @@ def make_evaluator(session: Session, study: StudyRecord, embedded: tuple[str, ..
     if choice.kind == "simulator":
         return SimulatedEvaluator(choice.hardware or "", constants=choice.constants)
     if choice.kind == "replay":
-        source = session.store.study(choice.study or "")
+        source = recorded_study(session.store, choice)
         return RecordedEvaluator(source.spec, session.store.trials(source.id))
     check_choice(choice, study.spec.baseline, study.spec.space)
     clock = MonotonicClock()

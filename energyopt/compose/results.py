@@ -20,6 +20,7 @@ from energyopt.core.study_store import StudyStore
 from energyopt.core.units import megahertz
 from energyopt.store.database import database_file, default_url, open_store
 from tuner.evaluators.choice import EvaluatorChoice, evaluator_choice
+from tuner.evaluators.recorded import recorded_study
 from tuner.export.command import serve_command, vllm_command
 from tuner.export.manifest import manifest_json
 from tuner.export.report import draw, report_html
@@ -111,7 +112,7 @@ def _launching(session: Session, study: StudyRecord, deployment: Deployment) -> 
     """Raises ConfigError, with the reason, where no single command starts it."""
     choice = evaluator_choice(study.machine)
     if choice.kind == "replay":
-        return _launching(session, session.store.study(choice.study or ""), deployment)
+        return _launching(session, recorded_study(session.store, choice), deployment)
     if choice.kind == "endpoint":
         return _limits_of(choice, deployment)
     if choice.kind == "vllm":

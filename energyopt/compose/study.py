@@ -20,6 +20,7 @@ from engine.models import resolve_model
 from telemetry.detect import Detection
 from tuner.defaults import host_space
 from tuner.evaluators.choice import EvaluatorChoice
+from tuner.evaluators.recorded import pinned
 from tuner.evaluators.settled import SettledEvaluator
 from tuner.loop import StudyRunner
 from tuner.ports import AccuracyGate, Evaluator, PowerController
@@ -170,8 +171,8 @@ def _budget(request: TuneRequest) -> tuple[Budget, MeasurePlan]:
 
 
 def create_study(session: Session, planned: PlannedStudy) -> str:
-    """Store a planned study; it runs with ``run_study``."""
-    return session.store.create_study(planned.spec, planned.machine).id
+    """Store a planned study; it runs with ``run_study``. Raises NotFoundError, ConfigError for what none can replay."""
+    return session.store.create_study(planned.spec, pinned(session.store, planned.machine)).id
 
 
 def run_study(

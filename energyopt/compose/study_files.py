@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from telemetry.detect import Detection
 from tuner.defaults import host_space
 from tuner.evaluators.endpoint import takes
 from tuner.evaluators.launched import DIALECTS
+from tuner.evaluators.recorded import pinned
 from tuner.paths import read_path
 from tuner.space import Params, SearchSpace
 from tuner.study_file import StudyFile
@@ -168,6 +169,7 @@ def revise(session: Session, study_id: str, planned: PlannedStudy) -> Revision:
     space; the others stay with the old revision. Raises ConfigError for a study of other questions.
     """
     old = session.store.study(study_id)
+    planned = replace(planned, machine=pinned(session.store, planned.machine))
     differing = _differing(old, planned)
     if differing:
         raise ConfigError(f"{differing} differs from study {old.id}: its trials say nothing here; make a new study.")

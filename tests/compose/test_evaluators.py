@@ -10,7 +10,7 @@ from energyopt.compose.evaluators import chosen, make_evaluator, no_power
 from energyopt.compose.free_memory import host_memory
 from energyopt.compose.results import Session, open_session
 from energyopt.compose.settle import HostBusy
-from energyopt.compose.study import run_study
+from energyopt.compose.study import PlannedStudy, create_study, run_study
 from energyopt.core.clock import FakeClock
 from energyopt.core.config import Deployment, EngineConfig, PoolConfig, PowerConfig
 from energyopt.core.errors import ConfigError, LaunchError
@@ -75,6 +75,19 @@ def test_a_simulated_study_runs_and_its_recording_gives_the_same_winner(session:
     assert repeated.recommendation is not None
     assert found.recommendation.trial == repeated.recommendation.trial
     assert (session.artifacts / first / "report.html").exists()
+
+
+def test_what_is_replayed_stays_the_same_study_and_is_no_replay(session: Session) -> None:
+    planned = PlannedStudy(toy_spec(), facts(kind="replay", study="latest"), 1, {}, Seconds(1.0), ())
+    measured = session.store.create_study(toy_spec(), facts(kind="simulator", hardware="h100")).id
+    study = session.store.study(create_study(session, planned))
+    assert chosen(study.machine).study == measured
+    assert type(make_evaluator(session, study, ())).__name__ == "RecordedEvaluator"
+    with pytest.raises(ConfigError, match="is a replay itself"):
+        create_study(session, planned)
+    stored_before = session.store.create_study(toy_spec(), facts(kind="replay", study="latest"))
+    with pytest.raises(ConfigError, match="is a replay itself"):
+        make_evaluator(session, stored_before, ())
 
 
 def test_free_memory_is_what_the_kernel_says(tmp_path: Path) -> None:

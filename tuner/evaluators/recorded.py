@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from energyopt.core.config import Deployment
 from energyopt.core.errors import ConfigError, CrashError, LaunchError, OutOfMemoryError, TrialError, TrialTimeoutError
 from energyopt.core.results import RunResult
 from energyopt.core.slo import Slo
-from energyopt.core.study import MeasurePlan, StudySpec, TrialRecord, TrialState
+from energyopt.core.study import MeasurePlan, StudyRecord, StudySpec, TrialRecord, TrialState
+from energyopt.core.study_store import StudyStore
 from energyopt.core.workload import Workload
 
 from ..objective import outcome_of
 from ..ports import Progress, ProgressSink
+from .choice import EVALUATOR_KEY, EvaluatorChoice, evaluator_choice
+
+
+def recorded_study(store: StudyStore, choice: EvaluatorChoice) -> StudyRecord:
+    """The study that a replay gives again. Raises NotFoundError, ConfigError where that was a replay itself."""
+    found = store.study(choice.study or "")
+    if evaluator_choice(found.machine).kind == "replay":
+        raise ConfigError(
+            f"Study {found.id} ({choice.study}) is a replay itself: name the study whose trials were measured."
+        )
+    return found
+
+
+def pinned(store: StudyStore, machine: Mapping[str, str]) -> dict[str, str]:
+    """The facts of a study about to be made: what it replays is named by its whole id.
+
+    "latest", or the beginning of an id, is another study tomorrow. Raises as ``recorded_study`` does.
+    """
+    choice = evaluator_choice(machine)
+    if choice.kind != "replay":
+        return dict(machine)
+    whole = choice.model_copy(update={"study": recorded_study(store, choice).id})
+    return {**machine, EVALUATOR_KEY: whole.model_dump_json(exclude_defaults=True)}
 
 
 class RecordedEvaluator:
