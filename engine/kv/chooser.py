@@ -10,7 +10,7 @@ from typing import Protocol
 from .linear import LinearCost
 
 _EXPLORE = 32
-"""Every so many-th time it loads against its belief: a tier that became faster would never be noticed otherwise."""
+"""Every so many-th refusal of a tier is not heeded: one that became faster would never be noticed otherwise."""
 
 
 class Chooser(Protocol):
@@ -49,7 +49,7 @@ class LoadIfCheaper:
         self._loads = loads
         self._block_tokens = block_tokens
         self._block_bytes = block_bytes
-        self._refusals = 0
+        self._refusals: Counter[str] = Counter()
 
     def worth_loading(self, tiers: Sequence[str]) -> int:
         costs = {cut: self._cost(tiers, cut) for cut in _cuts(tiers)}
@@ -59,16 +59,23 @@ class LoadIfCheaper:
         best = min(known, key=lambda cut: (known[cut], -cut))
         if best == len(tiers):
             return best
-        return len(tiers) if self._explores() else best
+        return len(tiers) if self._explores(tiers[best:]) else best
 
     def worth(self, tiers: Sequence[str], tokens: int) -> bool:
         each, loading = self._compute.slope, self._loading(tiers)
-        return each is None or loading is None or loading <= each * tokens or self._explores()
+        return each is None or loading is None or loading <= each * tokens or self._explores(tiers)
 
-    def _explores(self) -> bool:
-        """Whether this refusal is one of those that are not heeded."""
-        self._refusals += 1
-        return self._refusals % _EXPLORE == 0
+    def _explores(self, refused: Sequence[str]) -> bool:
+        """Whether this refusal of tiers is one of those that are not heeded.
+
+        Each tier is counted alone: where one refusal regularly follows another, a common count would always fall on
+        the same of the two.
+        """
+        self._refusals.update(set(refused))
+        due = [tier for tier, times in self._refusals.items() if times >= _EXPLORE]
+        for tier in due:
+            del self._refusals[tier]
+        return bool(due)
 
     def _cost(self, tiers: Sequence[str], cut: int) -> float | None:
         """Of loading ``cut`` blocks and computing the others; one more block costs no new step."""

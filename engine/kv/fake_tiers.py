@@ -55,8 +55,8 @@ class FakeTiers(NullTiers):
         """Copies that have not ended."""
         return len(self._due)
 
-    def find(self, keys: Sequence[bytes]) -> Found:
-        return Found(later=True) if next(self._late, False) else super().find(keys)
+    def find(self, keys: Sequence[bytes], *, weigh: bool) -> Found:
+        return Found(later=True) if next(self._late, False) else super().find(keys, weigh=weigh)
 
     def locate(self, keys: Sequence[bytes]) -> Found:
         return Found(later=True) if next(self._late, False) else super().locate(keys)

@@ -34,7 +34,7 @@ class NullTiers:
                 if key in known:
                     known.move_to_end(key)
 
-    def find(self, keys: Sequence[bytes]) -> Found:
+    def find(self, keys: Sequence[bytes], *, weigh: bool) -> Found:
         tiers: list[str] = []
         for key in keys:
             tier = self._first_with(key)

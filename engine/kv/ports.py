@@ -92,8 +92,11 @@ class LowerTiers(Protocol):
         """
         ...
 
-    def find(self, keys: Sequence[bytes]) -> Found:
-        """The longest prefix of ``keys`` that could be loaded, by tier. Changes nothing but recency."""
+    def find(self, keys: Sequence[bytes], *, weigh: bool) -> Found:
+        """The longest prefix of ``keys`` that could be loaded, by tier. Changes nothing but recency.
+
+        ``weigh``: no more of it than is worth its load, where these keys are all that is loaded.
+        """
         ...
 
     def locate(self, keys: Sequence[bytes]) -> Found:
@@ -107,8 +110,8 @@ class LowerTiers(Protocol):
     def worth(self, tiers: Sequence[str], tokens: int) -> bool:
         """Whether loading one block from each of ``tiers`` is better than computing the ``tokens`` that they save.
 
-        ``find`` has decided where every layer reads everything; where windows and states lie between, only the blocks
-        of all groups together save anything, and they are weighed here. The answer may differ from call to call.
+        ``find`` weighs where every layer reads everything; where windows and states lie between, only the blocks of
+        all groups together save anything, and they are weighed here. The answer may differ from call to call.
         """
         ...
 

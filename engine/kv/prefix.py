@@ -49,6 +49,10 @@ def name_tokens(hasher: BlockHasher, request: Request) -> None:
         hasher.extend(request.block_hashes, fresh)
 
 
+class _Chosen(dict[tuple[int, int], str]):
+    """Blocks of lower tiers that were found worth their load together."""
+
+
 class PrefixFinder:
     """Looks prefixes up; changes nothing but a request's own notes and the tiers' recency."""
 
@@ -66,6 +70,8 @@ class PrefixFinder:
         self._hasher = hasher
         self._tiers = tiers
         self._inflight = inflight
+        # Where all layers read everything the tiers weigh a load when they are asked for it.
+        self._plain = len(retention.layout.groups) == 1 and isinstance(retention.layout.groups[0], FullAttention)
         self._full_first = sorted(
             enumerate(retention.layout.groups), key=lambda item: not isinstance(item[1], FullAttention)
         )
@@ -81,14 +87,43 @@ class PrefixFinder:
             if lower is None:
                 return ASK_LATER
             if lower:
-                far = Search(self._layout, self._pool, request.block_hashes, lower)
-                length = far.longest(limit, self._drop)
-                if length > reached:
-                    hit = self._hit(far, length, far.attention(limit), reached, lower)
-                    if self._worth(self._tiers, hit, length - reached):
-                        return hit
-                    request.kv.answer = (request.num_tokens, reached, {})
+                hit = self._loaded(self._tiers, request, lower, limit, reached)
+                if hit is not None:
+                    return hit
         return self._hit(near, reached, near.attention(limit), reached, NOTHING_LOWER)
+
+    def _loaded(self, tiers: LowerTiers, request: Request, lower: Lower, limit: int, reached: int) -> PrefixHit | None:
+        """The longest prefix beyond ``reached`` that is worth its load, if any: the farthest tier is left out first.
+
+        What was chosen stands while the request waits.
+        """
+        notes, asked = request.kv, (request.num_tokens, reached)
+        while lower:
+            far = Search(self._layout, self._pool, request.block_hashes, lower)
+            length = far.longest(limit, self._drop)
+            if length <= reached:
+                return None
+            hit = self._hit(far, length, far.attention(limit), reached, lower)
+            if self._plain or isinstance(lower, _Chosen):
+                return hit
+            if tiers.worth([tier for _, _, tier in hit.incoming], length - reached):
+                notes.answer = (*asked, _Chosen(lower))
+                return hit
+            notes.answer = (*asked, self._without_the_last(lower, hit))
+            lower = notes.answer[2]
+        return None
+
+    def _without_the_last(self, lower: Lower, hit: PrefixHit) -> dict[tuple[int, int], str]:
+        """What lies before the blocks at the end of a prefix that attention would load from one tier."""
+        sizes = [spec.block_tokens for spec in self._layout.groups]
+        full = {group for group, spec in self._full_first if isinstance(spec, FullAttention)}
+        read = sorted((index * sizes[group], tier) for group, index, tier in hit.incoming if group in full)
+        end = 0
+        for start, tier in reversed(read):
+            if tier != read[-1][1]:
+                break
+            end = start
+        return {at: tier for at, tier in lower.items() if (at[1] + 1) * sizes[at[0]] <= end}
 
     def _ask(self, tiers: LowerTiers, inflight: InFlight, request: Request, near: Search, reached: int) -> Lower | None:
         """What the tiers have of the blocks that are not on the device; None: ask later.
@@ -111,7 +146,7 @@ class PrefixFinder:
                 return None
             full = isinstance(spec, FullAttention)
             if keys:
-                found = tiers.find(keys) if full else tiers.locate(keys)
+                found = tiers.find(keys, weigh=self._plain) if full else tiers.locate(keys)
                 if found.later:
                     return None
                 lower.update({(group, index): tier for index, tier in zip(wanted, found.tiers, strict=False) if tier})
@@ -134,11 +169,6 @@ class PrefixFinder:
             wanted = [index for index, block in enumerate(near.blocks(group, 0, count)) if block is None]
         names = [hashes[(index + 1) * per_block - 1] for index in wanted]
         return wanted, [tier_key(name, group) for name in names] if group else names
-
-    def _worth(self, tiers: LowerTiers, hit: PrefixHit, tokens: int) -> bool:
-        """Where all layers read everything, the tiers have weighed a load when they were asked for it."""
-        plain = len(self._layout.groups) == 1 and isinstance(self._layout.groups[0], FullAttention)
-        return plain or tiers.worth([tier for _, _, tier in hit.incoming], tokens)
 
     def _hit(self, search: Search, length: int, known: int, near: int, lower: Lower) -> PrefixHit:
         """The tables of a prefix of ``length`` tokens, of which ``near`` are had without a load."""

@@ -87,7 +87,7 @@ class Tiers:
         if self._host is not None:
             self._host.touch(keys)
 
-    def find(self, keys: Sequence[bytes]) -> Found:
+    def find(self, keys: Sequence[bytes], *, weigh: bool) -> Found:
         tiers: list[str] = []
         for at, key in enumerate(keys):
             if self._host is not None and self._host.has(key):
@@ -100,7 +100,7 @@ class Tiers:
             if not tier:
                 break
             tiers.append(tier)
-        return Found(tuple(tiers[: self._chooser.worth_loading(tiers)]))
+        return Found(tuple(tiers[: self._chooser.worth_loading(tiers)] if weigh else tiers))
 
     def locate(self, keys: Sequence[bytes]) -> Found:
         tiers = [self._first_with(key) for key in keys]

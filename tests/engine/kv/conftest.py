@@ -142,7 +142,7 @@ class TierRig:
         """Where keys are, asked until no store says "later"."""
         wanted = [key.encode() for key in keys]
         deadline = time.monotonic() + 10
-        while (found := self.tiers.find(wanted)).later:
+        while (found := self.tiers.find(wanted, weigh=True)).later:
             assert time.monotonic() < deadline
             self.tiers.wait(0.1)
         return found.tiers

@@ -79,6 +79,13 @@ def test_a_refused_tier_is_tried_again_now_and_then() -> None:
     assert choices.count(4) == 4
 
 
+def test_each_tier_is_tried_again_though_one_refusal_always_follows_the_other() -> None:
+    chooser = _chooser(1e-3, host=(0.0, 1e-3), shared=(0.0, 1e-3))
+    taken = [(chooser.worth(["host", "shared"], 32), chooser.worth(["host"], 16)) for _ in range(96)]
+    assert sum(both for both, _ in taken) >= 2
+    assert sum(one for _, one in taken) >= 2
+
+
 @given(
     st.lists(st.sampled_from(["host", "disk", "shared"]), min_size=1, max_size=12),
     st.floats(1e-6, 1e-2),

@@ -174,9 +174,9 @@ def test_ask_later_propagates_from_any_store(make_tiers: type[TierRig]) -> None:
     slow = SlowStore()
     rig = make_tiers(stores={"disk": MemoryStore("bytes"), "shared": slow})
     slow.lookups.clear()
-    assert rig.tiers.find([b"a"]).later
+    assert rig.tiers.find([b"a"], weigh=True).later
     rig.tiers.wait(0.05)
-    assert rig.tiers.find([b"a"]).later, "the disk has answered, the shared store has not"
+    assert rig.tiers.find([b"a"], weigh=True).later, "the disk has answered, the shared store has not"
     slow.lookups.set()
     assert rig.found("a") == ()
 
@@ -186,7 +186,7 @@ def test_a_long_prefix_is_asked_for_in_pieces(make_tiers: type[TierRig]) -> None
     keys = [f"k{at}" for at in range(5000)]
     blocks.update({("bytes", key.encode()): (b"", 0) for key in keys})
     rig = make_tiers(stores={"disk": MemoryStore("bytes", blocks)})
-    first = rig.tiers.find([key.encode() for key in keys])
+    first = rig.tiers.find([key.encode() for key in keys], weigh=True)
     assert (first.later, first.tiers) == (True, ())
     assert rig.found(*keys) == ("disk",) * 5000
 
@@ -200,7 +200,7 @@ def test_a_store_that_does_not_answer_a_lookup_is_a_miss_and_is_left_alone(
     start = time.monotonic()
     assert rig.found("a") == ()
     assert time.monotonic() - start < 1
-    assert not rig.tiers.find([b"b"]).later, "the second request waits for nothing"
+    assert not rig.tiers.find([b"b"], weigh=True).later, "the second request waits for nothing"
     assert "is left alone for a while" in caplog.text
     assert rig.tiers.counts()[1].failures == {"timeout": 1}
     slow.lookups.set()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from energyopt.core.records import FinishReason
 from engine.fake import FakeRunner
+from engine.kv.chooser import LoadIfCheaper
 from engine.kv.fake_tiers import FakeTiers
 from engine.kv.layout import FullAttention, RecurrentState, SlidingWindow
-from engine.kv.ports import Transfer
+from engine.kv.linear import LinearCost
+from engine.kv.ports import Found, Transfer
 from engine.request import Request, Status
 
 HYBRID = (FullAttention(4), SlidingWindow(4, window=7), RecurrentState(8))
@@ -64,6 +67,57 @@ def test_a_hybrids_load_that_costs_more_than_computing_is_not_made(make_rig: Any
     evict_device(rig)
     loaded = rig.ask(prompt(41))
     assert (loaded.cached_by_tier, tuple(loaded.output)) == ({"host": 40}, tuple(first.output))
+
+
+class Weighing(FakeTiers):
+    """Everything is in the host tier, what came after ``near`` was noted on the disk; a chooser weighs the loads."""
+
+    def __init__(self, runner: FakeRunner, *slow: str, late: Iterator[bool] | None = None) -> None:
+        super().__init__({"host": None}, read=runner.block, write=runner.set_block, late=late)
+        compute, loads = LinearCost(), {"host": LinearCost(), "disk": LinearCost()}
+        for amount in (10.0, 20.0, 30.0):
+            compute.observe(amount, amount)
+            for tier, cost in loads.items():
+                cost.observe(amount, amount * (1e3 if tier in slow else 1e-3))
+        self.chooser = LoadIfCheaper(compute, loads, block_tokens=4, block_bytes=1)
+        self.near: set[bytes] | None = None
+
+    def find(self, keys: Sequence[bytes], *, weigh: bool) -> Found:
+        found = super().find(keys, weigh=weigh)
+        return replace(found, tiers=found.tiers[: self.chooser.worth_loading(found.tiers)]) if weigh else found
+
+    def worth(self, tiers: Sequence[str], tokens: int) -> bool:
+        return self.chooser.worth(tiers, tokens)
+
+    def note_near(self) -> None:
+        self.near = set(self._known["host"])
+
+    def _first_with(self, key: bytes) -> str:
+        place = super()._first_with(key)
+        return "disk" if place and self.near is not None and key not in self.near else place
+
+
+@pytest.mark.parametrize("groups", [(), HYBRID], ids=["full", "hybrid"])
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late answers"])
+def test_a_tier_that_was_refused_is_tried_again_now_and_then(make_rig: Any, groups: Any, late: bool) -> None:
+    answers = itertools.cycle([True, False, False, False]) if late else None
+    rig = make_rig(groups=groups, tiers=lambda runner: Weighing(runner, "host", late=answers), retention_interval=None)
+    loaded = 0
+    for _ in range(33):
+        evict_device(rig)
+        loaded += bool(rig.ask(prompt(41)).cached_by_tier)
+    assert loaded == 1
+
+
+@pytest.mark.parametrize("groups", [(), HYBRID], ids=["full", "hybrid"])
+def test_what_lies_before_a_tier_that_is_not_worth_its_load_is_loaded(make_rig: Any, groups: Any) -> None:
+    rig = make_rig(groups=groups, tiers=lambda runner: Weighing(runner, "disk"), retention_interval=None)
+    rig.ask(prompt(25))
+    rig.cache.tiers.note_near()
+    first = rig.ask(prompt(57))
+    evict_device(rig)
+    again = rig.ask(prompt(57))
+    assert (again.cached_by_tier, tuple(again.output)) == ({"host": 24}, tuple(first.output))
 
 
 def evict_device(rig: Any) -> None:
