@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import Event
 from typing import Protocol, TypeVar
 
-from energyopt.core.errors import EnergyoptError, StoreError, TrialError
-from energyopt.core.leases import DevicesTakenError, LeaseGoneError, WorkerFacts
+from energyopt.core.errors import EnergyoptError, StoreError, TrialError, UsageError
+from energyopt.core.leases import LeaseGoneError, WorkerFacts
 from energyopt.core.results import RunResult
 from energyopt.core.slo import Slo
 from energyopt.core.units import Seconds
@@ -64,10 +65,13 @@ class LeaseWorker:
                 stop.wait(self._pause)
 
     def work_once(self) -> bool:
-        """One trial, if there is one; False if there is none, or nobody to ask."""
+        """One trial, if there is one; False if there is none, or nobody who gives any.
+
+        Raises what the source raises for a key that is refused: no other trial would be given either.
+        """
         try:
             trial = self._source.acquire(self._worker, self._wait)
-        except (StoreError, DevicesTakenError) as error:
+        except (StoreError, UsageError) as error:
             self._complain(str(error))
             return False
         self._complaint = ""
@@ -78,35 +82,47 @@ class LeaseWorker:
             self._notify(f"trial {trial.number} of study {trial.study}: {self._attempt(trial)}")
         except LeaseGoneError:
             self._notify(f"trial {trial.number} of study {trial.study}: too late, it was given to somebody else")
-        except StoreError as error:
+        except (StoreError, UsageError) as error:
             self._notify(f"trial {trial.number} of study {trial.study}: nobody takes its result ({error})")
         return True
 
     def _attempt(self, trial: LeasedTrial) -> str:
-        """Measure and tell; what became of it in a word. An interrupt gives the trial back."""
-        source, lease = self._source, trial.lease
+        """Measure and tell; what became of it in a word."""
+        found = self._found(trial)
+        if not isinstance(found, str):
+            try:
+                return self._tell(partial(self._bring, trial.lease, found))
+            except LeaseGoneError:
+                raise
+            except UsageError as refused:  # told again it would be refused again
+                found = f"what was found is not taken: {refused.message}"
+        self._tell(partial(self._source.fault, trial.lease, found))
+        return f"not measured, to be tried again: {found}"
+
+    def _found(self, trial: LeasedTrial) -> RunResult | Failure | str:
+        """What measuring gave, or what is wrong around it, in words. An interrupt gives the trial back."""
         try:
             with self._alive(trial) as progress:
-                result = self._measure(trial, progress)
+                return self._measure(trial, progress)
         except TrialError as error:
-            failure = Failure(outcome=outcome_of(error), error=error.message)
-            self._tell(lambda: source.fail(lease, failure))
-            return failure.outcome.value
+            return Failure(outcome=outcome_of(error), error=error.message)
         except LeaseGoneError:
             raise
         except EnergyoptError as error:
-            words = error.message
+            return error.message
         except Exception as error:  # noqa: BLE001  the border of a trial: the worker lives on, the attempt counts as a fault
             _log.exception("unexpected error in trial %s of %s", trial.number, trial.study)
-            words = f"a fault of energyopt ({type(error).__name__}); the worker's log says more"
+            return f"a fault of energyopt ({type(error).__name__}); the worker's log says more"
         except BaseException:  # an interrupt
             with contextlib.suppress(EnergyoptError):  # then the lease ends by itself
-                source.release(lease)
+                self._source.release(trial.lease)
             raise
-        else:
-            return self._tell(lambda: source.complete(lease, result)).value
-        self._tell(lambda: source.fault(lease, words))
-        return f"not measured, to be tried again: {words}"
+
+    def _bring(self, lease: str, found: RunResult | Failure) -> str:
+        if isinstance(found, RunResult):
+            return self._source.complete(lease, found).value
+        self._source.fail(lease, found)
+        return found.outcome.value
 
     def _measure(self, trial: LeasedTrial, progress: ProgressSink) -> RunResult:
         slos = [Slo.parse(text) for text in trial.spec.slos]
@@ -116,19 +132,26 @@ class LeaseWorker:
 
     @contextmanager
     def _alive(self, trial: LeasedTrial) -> Iterator[ProgressSink]:
-        """Signs of life from a thread of their own; a lease that has ended is noticed at the end."""
-        at, ended = [Progress("launching", 0.0)], threading.Event()
+        """Signs of life from a thread of their own.
+
+        Once somebody has ended the lease, its devices are another's: the next word of progress raises LeaseGoneError
+        into the measurement, which ends it.
+        """
+        at, ended, gone = [Progress("launching", 0.0)], threading.Event(), list[LeaseGoneError]()
 
         def note(progress: Progress) -> None:
+            if gone:
+                raise gone[0]
             at[0] = progress
 
         def keep() -> None:
             while not ended.wait(trial.ttl / 4):
                 try:
                     self._source.beat(trial.lease, at[0].stage, at[0].fraction)
-                except LeaseGoneError:
-                    return  # whoever brings the result is told
-                except StoreError as error:
+                except LeaseGoneError as error:
+                    gone.append(error)
+                    return
+                except EnergyoptError as error:  # the next one may get through, and else the lease ends
                     _log.warning("no sign of life got through: %s", error)
 
         thread = threading.Thread(target=keep, name=f"lease of trial {trial.number}", daemon=True)

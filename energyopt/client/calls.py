@@ -39,10 +39,16 @@ class Call(Generic[T]):
     query: Mapping[str, Any] = field(default_factory=dict)
     body: Mapping[str, Any] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+    """Seconds, where the client's own are too many."""
 
     def request(self, client: httpx.Client | httpx.AsyncClient) -> httpx.Request:
         given = {name: value for name, value in self.query.items() if value is not None}
-        return client.build_request(self.method, self.path, params=given, json=self.body, headers=dict(self.headers))
+        timeout = client.timeout if self.timeout is None else self.timeout
+        headers = dict(self.headers)
+        return client.build_request(
+            self.method, self.path, params=given, json=self.body, headers=headers, timeout=timeout
+        )
 
     def read(self, reply: httpx.Response) -> T:
         """The typed answer. Raises ApiError."""

@@ -9,8 +9,8 @@ from pydantic_core import from_json
 
 from energyopt.client import ApiError, Client
 from energyopt.client.calls import Call
-from energyopt.core.errors import StoreError
-from energyopt.core.leases import DevicesTakenError, LeaseGoneError, WorkerFacts
+from energyopt.core.errors import ConfigError, StoreError
+from energyopt.core.leases import TTL, DevicesTakenError, LeaseGoneError, WorkerFacts
 from energyopt.core.results import Result, RunResult
 from energyopt.core.study import TrialOutcome
 from energyopt.core.units import Seconds
@@ -23,6 +23,9 @@ _AWAY = 500
 _OFTEN = 429
 _GONE = 410
 _TAKEN = 409
+_KEY = (401, 403)
+_BEAT = TTL / 4
+"""Seconds that a sign of life may take: one that hangs must not use up the time of those after it."""
 _NOTHING: TypeAdapter[None] = TypeAdapter(None)
 _MAYBE: TypeAdapter[LeasedTrial | None] = TypeAdapter(LeasedTrial | None)
 
@@ -34,7 +37,10 @@ class Completed(Result):
 
 
 class HttpSource:
-    """A ``TrialSource`` through a client. A key that is refused, or too little, is raised as ApiError."""
+    """A ``TrialSource`` through a client. A key that is refused, or too little, is raised as ApiError.
+
+    Whatever else the service refuses is a ConfigError: of this call alone.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -44,7 +50,8 @@ class HttpSource:
         return self._send(Call("POST", LEASES, _MAYBE, body=body))
 
     def beat(self, lease: str, stage: str, fraction: float) -> None:
-        self._say("PUT", lease, {"stage": stage, "fraction": fraction})
+        body = {"stage": stage, "fraction": fraction}
+        self._send(Call("PUT", f"{LEASES}/{lease}", _NOTHING, body=body, timeout=_BEAT))
 
     def complete(self, lease: str, result: RunResult) -> TrialOutcome:
         body = {"result": from_json(result.model_dump_json())}
@@ -72,4 +79,6 @@ class HttpSource:
                 raise DevicesTakenError(str(error)) from error
             if error.status is None or error.status == _OFTEN or error.status >= _AWAY:
                 raise StoreError(str(error)) from error
-            raise
+            if error.status in _KEY:
+                raise
+            raise ConfigError(str(error)) from error
