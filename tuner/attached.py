@@ -58,5 +58,5 @@ def _check_counts(result: RunResult) -> None:
         raise ConfigError(
             f"{result.failed_requests} of {result.requests} requests failed: that is more than there were."
         )
-    if result.cached_tokens is not None and result.cached_tokens > result.prompt_tokens:
+    if result.cached_tokens is not None and result.cached_tokens > (result.prompt_tokens or 0):
         raise ConfigError(f"{result.cached_tokens} of {result.prompt_tokens} prompt tokens were cached: too many.")

@@ -16,6 +16,7 @@ from energyopt.core.study import StudyRecord, TrialOutcome, TrialRecord, TrialSt
 from energyopt.core.study_store import StudyStore
 from energyopt.core.units import Seconds
 
+from .cuts import judged_by_baseline
 from .lease import Lease
 from .objective import Objective, outcome_of
 from .ports import Evaluator, PowerController
@@ -23,6 +24,10 @@ from .progress import Reporter
 
 NOBODY = ""
 """No owner: every attempt still marked as running is lost, whoever started it."""
+
+
+class ComparisonMovedError(Exception):
+    """The machine of the final comparison is gone: its runs are dropped, and another begins with the first pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,10 @@ class Hands(Protocol):
         ...
 
     def ended(self) -> tuple[TrialRecord, Seconds]:
-        """Block until one that was begun has ended: the trial, done, and how long it took. Raises StopAskedError."""
+        """Block until one that was begun has ended: the trial, done, and how long it took.
+
+        Raises StopAskedError, and ComparisonMovedError, after which nothing counts as begun.
+        """
         ...
 
     def drain(self) -> None:
@@ -122,6 +130,7 @@ class OwnHands:
                 result = self._evaluator.run(deployment, workload, spec.plan, self._slos, self._desk.reporter.stage)
         except TrialError as error:
             return None, outcome_of(error), error.message
+        result = judged_by_baseline(result, trial, self._desk.store.trials(self._desk.study.id))
         return result, self._desk.objective.outcome(result), None
 
     def _say(self, kind: str, data: Mapping[str, Value]) -> None:

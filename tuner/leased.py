@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from energyopt.core.leases import HEARD, MAX_WIDTH, Glance, LeaseRecord, LeaseStore
+from energyopt.core.errors import HeldError
+from energyopt.core.leases import HEARD, MAX_WIDTH, Glance, LeaseRecord, LeaseStore, WorkerFacts
 from energyopt.core.study import TrialRecord
 from energyopt.core.units import Seconds
 
-from .hands import Desk
+from .hands import ComparisonMovedError, Desk
+from .lease import LeaseLostError
 from .ports import Progress
 from .stopping import STOPPING, StopAskedError
 
@@ -18,8 +20,8 @@ POLL = Seconds(0.25)
 class LeasedHands:
     """``Hands`` whose trials are measured by whoever leases them; results are stored when they come in.
 
-    ``verifier`` is the only worker that may run the final comparison, whose runs must be on one machine. ``rest``
-    passes the time between two looks.
+    ``verifier`` is the only worker that may run the final comparison, whose runs must be on one machine, and all others
+    must be of its kind; without one the first that takes a run of it is. ``rest`` passes the time between two looks.
     """
 
     def __init__(
@@ -27,7 +29,7 @@ class LeasedHands:
         desk: Desk,
         leases: LeaseStore,
         *,
-        verifier: str | None = None,
+        verifier: WorkerFacts | None = None,
         most: int = MAX_WIDTH,
         rest: Callable[[], None] | None = None,
     ) -> None:
@@ -42,15 +44,21 @@ class LeasedHands:
 
     def recover(self) -> None:
         """From now on trials are for workers; those that run by lease go on."""
-        study = self._desk.study.id
-        self._leases.lead(study, self._desk.lease.owner, verifier=self._verifier)
+        study, lease = self._desk.study.id, self._desk.lease
+        try:
+            self._leases.lead(study, lease.owner, verifier=self._verifier)
+        except HeldError as error:
+            raise LeaseLostError(f"Another process took over study {study}.") from error
         self._leases.reap(study, orphans=True)
 
     def begin(self, trial: TrialRecord) -> None:
         self._begun[trial.number] = trial
 
     def ended(self) -> tuple[TrialRecord, Seconds]:
-        """Raises StopAskedError when a stop is asked for and nothing runs; what runs is waited for."""
+        """Raises StopAskedError when a stop is asked for and nothing runs; what runs is waited for.
+
+        Raises ComparisonMovedError when the worker of the final comparison is not heard of any more.
+        """
         while True:
             seen = self._look()
             for number, took in seen.done.items():
@@ -58,8 +66,15 @@ class LeasedHands:
                 return self._record(number), took
             if seen.state in STOPPING and not seen.leases:
                 raise StopAskedError
+            if seen.forsaken and self._comparing and self._leases.compare_anew(self._desk.study.id):
+                self._begun.clear()
+                raise ComparisonMovedError
             self._show(seen.leases)
             self._rest()
+
+    @property
+    def _comparing(self) -> bool:
+        return any(trial.origin.verifies for trial in self._begun.values())
 
     def drain(self) -> None:
         while self._look().leases:

@@ -15,7 +15,7 @@ from energyopt.core.study import Budget, Event, Origin, StudyRecord, StudyState,
 from energyopt.core.study_store import StudyStore
 from energyopt.core.units import Seconds
 
-from .hands import Desk, MakeHands, OwnHands
+from .hands import ComparisonMovedError, Desk, MakeHands, OwnHands
 from .lease import DEFAULT_TTL, Lease, LeaseLostError
 from .nearest import explain_infeasible
 from .objective import Objective
@@ -225,8 +225,13 @@ class _Job:
         baseline = self._space.baseline_params
         gate = self._gate
         refuses = None if gate is None else partial(self._refuses, gate)
-        verification = Verification(self._spec, baseline, self._objective, trials, self._timing.fits, refuses)
-        recommendation = verification.recommend()
+        while True:
+            verification = Verification(self._spec, baseline, self._objective, trials, self._timing.fits, refuses)
+            try:
+                recommendation = verification.recommend()
+                break
+            except ComparisonMovedError:
+                self._reporter.say("the machine of the comparison is gone: it begins anew on another", "verifying")
         if recommendation is None:
             self._store.change_state(self._id, StudyState.NO_FEASIBLE, when=frozenset(StudyState))
             raise NoFeasibleError(explain_infeasible(trials.all()))

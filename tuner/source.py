@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from energyopt.core.config import Deployment
+from energyopt.core.errors import NotFoundError
 from energyopt.core.leases import TTL, LeaseRecord, LeaseStore, WorkerFacts
 from energyopt.core.results import Result, RunResult
 from energyopt.core.study import Origin, StudyRecord, StudySpec, StudyState, TrialOutcome, TrialRecord
@@ -14,6 +15,7 @@ from energyopt.core.study_store import StudyStore
 from energyopt.core.units import Seconds
 from energyopt.core.workload import Workload
 
+from .attached import check_result
 from .objective import Objective
 
 
@@ -72,7 +74,10 @@ class TrialSource(Protocol):
         ...
 
     def complete(self, lease: str, result: RunResult) -> TrialOutcome:
-        """The run was measured; what its SLOs make of it. Said twice, it counts once."""
+        """The run was measured; what its SLOs make of it. Said twice, it counts once.
+
+        Raises ConfigError for a result that contradicts itself: that is a fault.
+        """
         ...
 
     def fail(self, lease: str, failure: Failure) -> None:
@@ -108,14 +113,18 @@ class DirectSource:
         found = self._leases.acquire(worker, self._ttl, tenant=self._tenant, study_id=self.study_id)
         if found is None:
             return None
-        study = self._store.study(found.study_id)
-        return _leased(found, self._trial(found), study, self._ttl)
+        try:
+            study, trials = self._store.study(found.study_id), self._store.trials(found.study_id)
+        except NotFoundError:
+            return None  # it was deleted in this moment, and the lease with it
+        return _leased(found, next(trial for trial in trials if trial.number == found.number), study, self._ttl)
 
     def beat(self, lease: str, stage: str, fraction: float) -> None:
         self._leases.renew(lease, self._ttl, stage=stage, fraction=fraction)
 
     def complete(self, lease: str, result: RunResult) -> TrialOutcome:
         study = self._store.study(self._leases.study_of(lease))
+        check_result(study.spec, result)
         objective = Objective(study.spec.maximize, study.spec.slos)
         outcome = objective.outcome(result)
         said = {"outcome": outcome.value, "value": objective.value(result), "joules": result.joules}
@@ -130,9 +139,6 @@ class DirectSource:
 
     def release(self, lease: str) -> None:
         self._leases.give_back(lease)
-
-    def _trial(self, found: LeaseRecord) -> TrialRecord:
-        return next(trial for trial in self._store.trials(found.study_id) if trial.number == found.number)
 
 
 def _leased(lease: LeaseRecord, trial: TrialRecord, study: StudyRecord, ttl: Seconds) -> LeasedTrial:

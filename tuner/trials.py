@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from energyopt.core.study import Origin, TrialRecord, TrialState
 
 from .cuts import judged
-from .hands import Desk, Hands
+from .hands import ComparisonMovedError, Desk, Hands
 from .space import Params, SearchSpace
 from .stopping import STOPPING, StopAskedError
 from .timing import Timing
@@ -66,8 +66,12 @@ class TrialRunner:
         self._under_way.add(trial.number)
 
     def ended(self) -> TrialRecord:
-        """The next of those under way that ends."""
-        done, took = self._hands.ended()
+        """The next of those under way that ends. Raises ComparisonMovedError, and then none is under way."""
+        try:
+            done, took = self._hands.ended()
+        except ComparisonMovedError:
+            self._under_way.clear()
+            raise
         self._under_way.discard(done.number)
         done = judged(done, self._desk.store.trials(self._desk.study.id))
         self._timing.note(took, ran=done.result is not None, joules=done.result.joules if done.result else None)

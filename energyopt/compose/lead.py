@@ -9,8 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import Future, wait
 from functools import partial
 
 from energyopt.core.clock import MonotonicClock
@@ -48,8 +47,8 @@ class Errands:
         future: Future[str | None] = Future()
         self._waiting.put((future, call))
         while not self._over.is_set():
-            with suppress(TimeoutError):
-                return future.result(LOOK)
+            if wait([future], timeout=LOOK).done:  # its own TimeoutError is an answer and no sign to wait on
+                return future.result()
         raise LeadOverError
 
     def do_one(self) -> bool:
@@ -94,7 +93,7 @@ def lead_here(
     errands, failed = Errands(over), list[BaseException]()
 
     def lead() -> None:
-        hands = partial(LeasedHands, leases=store.leases, verifier=worker.id, rest=partial(_rest, over))
+        hands = partial(LeasedHands, leases=store.leases, verifier=worker, rest=partial(_rest, over))
         own = None if gate is None else SentGate(gate, errands)
         leader = StudyLeader(store.studies, hands, MonotonicClock(), worker.id, on_progress, lease_ttl=ttl, gate=own)
         try:

@@ -26,7 +26,7 @@ from .lead import LeadOverError, lead_aside, lead_here
 from .results import Session, open_session
 from .study import new_owner, study_gate, study_tools, write_outcome
 from .worker import Conductor, Slot, Worker
-from .worker_bench import HostBench, worker_facts
+from .worker_bench import HostBench, hardware_name, worker_facts
 
 REMOTE_KINDS = ("embedded", "simulator")
 """Evaluators of a worker that does not reach the database: others are configured on the host of the service."""
@@ -94,8 +94,13 @@ def _work_here(request: WorkerRequest, drain: threading.Event, notify: Callable[
     helping = LeaseWorker(
         DirectSource(store.studies, store.leases), facts(new_owner()), bench, notify, wait=Seconds(0.0)
     )
+    own = hardware_name(request.device)
+
+    def suits(study_id: str) -> bool:
+        return store.leases.kind_of(study_id) in (None, own)
+
     notify(f"working for {store.name}, slot {request.slot}")
-    Worker(store, run, new_owner, notify, help_out=helping.work_once).work(threading.Event(), drain)
+    Worker(store, run, new_owner, notify, help_out=helping.work_once, suits=suits).work(threading.Event(), drain)
 
 
 def _work_remotely(request: WorkerRequest, url: str, drain: threading.Event, notify: Callable[[str], None]) -> None:

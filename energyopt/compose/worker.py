@@ -51,10 +51,14 @@ class Worker:
         clock: Clock | None = None,
         poll: float = POLL,
         help_out: Callable[[], bool] = lambda: False,
+        suits: Callable[[str], bool] = lambda study: True,
     ) -> None:
-        """``help_out`` is what to do where no study waits to be led: a trial of one that somebody else leads."""
+        """``help_out`` is what to do where no study waits to be led: a trial of one that somebody else leads.
+
+        A study that another kind of machine has begun, for which ``suits`` is False, is left to one of those.
+        """
         self._store, self._run, self._new_owner, self._notify = store, run, new_owner, notify
-        self._help_out = help_out
+        self._help_out, self._suits = help_out, suits
         self._clock, self._poll = clock or MonotonicClock(), poll
         self._refused: dict[str, int] = {}
 
@@ -73,7 +77,7 @@ class Worker:
 
     def work_once(self) -> bool:
         """Lead one study, if one waits, else help with a trial of another; False if there is nothing to do."""
-        for study_id in self._store.jobs.waiting():
+        for study_id in filter(self._suits, self._store.jobs.waiting()):
             owner = self._new_owner()
             try:
                 self._store.studies.claim(study_id, owner, DEFAULT_TTL)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from .config import Config
 from .errors import UsageError
@@ -26,6 +26,10 @@ MAX_ATTEMPTS = 3
 """Attempts that vanished, or ended by a fault of the infrastructure, before the trial counts as failed."""
 STARTED, FINISHED, REQUEUED = "trial_started", "trial_finished", "trial_requeued"
 """Kinds of the events of a trial."""
+CPU = "cpu:0"
+"""The identity, within a host, of its processors."""
+MEASURED_ON = "measured_on"
+"""The fact of a study that names the kind of machine of its workers."""
 MAX_WIDTH = 4
 """Trials of one study that are measured at once; more would cost search quality."""
 
@@ -54,6 +58,18 @@ class WorkerFacts(Config):
     hardware: str = Field(min_length=1, max_length=300)
     devices: tuple[str, ...] = Field(min_length=1, max_length=64)
     kinds: tuple[str, ...] = ("embedded",)
+
+    @field_validator("devices")
+    @classmethod
+    def _distinct(cls, devices: tuple[str, ...]) -> tuple[str, ...]:
+        twice = next((device for device in devices if devices.count(device) > 1), None)
+        if twice is not None:
+            raise ValueError(f"device {twice[:60]!r} is named twice")
+        return devices
+
+    def devices_for(self, kind: str) -> tuple[str, ...]:
+        """What a trial on this kind of device takes: also the processors, if it is measured on those."""
+        return self.devices if kind != "cpu" or CPU in self.devices else (*self.devices, CPU)
 
 
 class LeaseRecord(Result):
@@ -85,7 +101,8 @@ class WorkerRecord(Result):
 class Glance(Result):
     """What a leader looks at again and again: where its study stands, and which of its trials are done.
 
-    ``done`` says how long each took. ``lost`` is whether leases have ended without a word.
+    ``done`` says how long each took. ``lost`` is whether leases have ended without a word, ``forsaken`` whether the
+    worker that ran the final comparison is not heard of any more.
     """
 
     state: StudyState
@@ -93,6 +110,7 @@ class Glance(Result):
     done: Mapping[int, Seconds]
     leases: tuple[LeaseRecord, ...]
     lost: bool
+    forsaken: bool = False
 
 
 class LeaseStore(Protocol):
@@ -101,11 +119,21 @@ class LeaseStore(Protocol):
     Work is given out of studies that are led, that is: somebody holds the study and has said so by ``lead``.
     """
 
-    def lead(self, study_id: str, leader: str, *, verifier: str | None = None) -> None:
+    def lead(self, study_id: str, leader: str, *, verifier: WorkerFacts | None = None) -> None:
         """Open the queued trials of a study that ``leader`` holds to workers, as long as it holds it.
 
-        Only ``verifier`` is given the runs of its final comparison, if there is one.
+        All are measured on one kind of machine: the ``verifier``'s, if there is one, and only it is given the runs of
+        the final comparison. Else the first worker settles the kind, and the first run of the comparison its machine.
+        Raises HeldError for who does not hold the study, ConfigError for a verifier of another kind.
         """
+        ...
+
+    def kind_of(self, study_id: str) -> str | None:
+        """The kind of machine that trials of a study were measured on, or are now; None while any would do."""
+        ...
+
+    def compare_anew(self, study_id: str) -> bool:
+        """Let another worker run the final comparison, from its beginning, if its own is not heard of any more."""
         ...
 
     def acquire(
@@ -113,12 +141,12 @@ class LeaseStore(Protocol):
     ) -> LeaseRecord | None:
         """The next queued trial that this worker may run, of ``study_id`` alone if given; None if there is none.
 
-        Raises DevicesTakenError.
+        Raises DevicesTakenError, and ConfigError for the name of another tenant's worker.
         """
         ...
 
     def renew(self, lease_id: str, ttl: Seconds, *, stage: str = "", fraction: float = 0.0) -> LeaseRecord:
-        """A sign of life. Raises LeaseGoneError."""
+        """A sign of life. One that is over by the clock lasts again, unless somebody has ended it: LeaseGoneError."""
         ...
 
     def finish(
@@ -132,7 +160,8 @@ class LeaseStore(Protocol):
     ) -> TrialRecord:
         """The trial is DONE, with an event of kind ``FINISHED`` that holds ``summary`` and how long it took.
 
-        Said twice, it is done once. Raises LeaseGoneError.
+        Said twice, it is done once. A lease that is over by the clock counts until somebody else ends it. Raises
+        LeaseGoneError.
         """
         ...
 

@@ -10,16 +10,15 @@ from sqlalchemy.orm import Session
 
 from energyopt.core.clock import Clock
 from energyopt.core.config import Deployment
-from energyopt.core.errors import NotFoundError
 from energyopt.core.leases import FINISHED
 from energyopt.core.results import RunResult
 from energyopt.core.study import Origin, TrialOutcome, TrialRecord, TrialState, Value
 
-from .codec import clean, clean_optional, clean_values, dump_values
-from .fronts import offer
+from .codec import clean_values, dump_values
+from .endings import conclude, locked_study
 from .refusal import session_on
-from .rows import put_result, trial_record
-from .tables import EventRow, StudyRow, TrialRow
+from .rows import trial_record
+from .tables import EventRow, TrialRow
 
 
 class SqlAttachedTrials:
@@ -42,9 +41,7 @@ class SqlAttachedTrials:
     ) -> TrialRecord:
         """A trial of a person, done, without an attempt of ours; its event holds ``summary`` and no duration."""
         with self._session() as session:
-            study = session.scalar(select(StudyRow).where(StudyRow.id == clean(study_id)).with_for_update())
-            if study is None:
-                raise NotFoundError(f"There is no study {study_id[:60]!r}.")
+            study = locked_study(session, study_id)
             now = study.updated = self._clock.utc()
             last = session.scalar(select(func.max(TrialRow.number)).where(TrialRow.study_id == study.id))
             row = TrialRow(
@@ -52,20 +49,14 @@ class SqlAttachedTrials:
                 number=0 if last is None else last + 1,
                 origin=Origin.USER.value,
                 state=TrialState.DONE.value,
-                outcome=outcome.value,
                 attempts=0,
                 created=now,
-                ended=now,
-                error=clean_optional(error),
                 deployment_digest=deployment.digest(),
                 params=dump_values(clean_values(params)),
                 deployment=deployment.model_dump_json(),
             )
-            if result is not None:
-                put_result(row, result)
             session.add(row)
-            session.flush()
-            offer(session, row)
+            conclude(session, row, outcome, now, result=result, error=error)
             said = {"trial": row.number, "outcome": outcome.value, "attached": True, **clean_values(summary or {})}
             session.add(EventRow(study_id=study.id, at=now, kind=FINISHED, data=dump_values(said)))
             session.flush()

@@ -11,11 +11,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from energyopt.core.clock import Clock
-from energyopt.core.errors import NotFoundError, UsageError
+from energyopt.core.errors import UsageError
 from energyopt.core.jobs import JobRecord, Labels
 from energyopt.core.study import Budget, StudySpec, StudyState, Value
 
 from .codec import clean, clean_texts, clean_values, dump_values, load_values
+from .endings import locked_study
 from .refusal import session_on
 from .rows import new_study, study_record
 from .service_tables import IdempotencyRow, JobRow, LabelRow
@@ -91,9 +92,7 @@ class SqlJobStore:
     def change(self, study_id: str, revision: int, *, budget: Budget | None, labels: Labels | None) -> JobRecord:
         """Set budget and labels if the job is still of ``revision``. Raises ChangedError."""
         with self._session(self._writers) as session:
-            row = session.scalar(select(StudyRow).where(StudyRow.id == clean(study_id)).with_for_update())
-            if row is None:
-                raise NotFoundError(f"There is no study {study_id[:60]!r}.")
+            row = locked_study(session, study_id)
             job = session.get(JobRow, row.id)
             if job is None:  # a study of the command line becomes one of the service without being given to workers
                 raise UsageError(f"Study {study_id} was not submitted to the service, so it cannot be changed here.")
@@ -130,9 +129,7 @@ class SqlJobStore:
         Raises UsageError (409) while it has not.
         """
         with self._session(self._writers) as session:
-            row = session.scalar(select(StudyRow).where(StudyRow.id == clean(study_id)).with_for_update())
-            if row is None:
-                raise NotFoundError(f"There is no study {study_id[:60]!r}.")
+            row = locked_study(session, study_id)
             if not StudyState(row.state).terminal:
                 raise NotEndedError(f"Study {study_id} is {row.state}: cancel it before it is deleted.")
             session.execute(delete(StudyRow).where(StudyRow.id == row.id))

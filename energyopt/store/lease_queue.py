@@ -1,48 +1,27 @@
-"""Questions about workers and the trials that they may be given. Each runs in a transaction of the caller."""
+"""Questions about trials that workers may be given, or hold. Each runs in a transaction of the caller."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from sqlalchemy import and_, delete, func, or_, select
+from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from energyopt.core.errors import NotFoundError
-from energyopt.core.leases import Glance, LeaseRecord, WorkerFacts, WorkerRecord
-from energyopt.core.study import Origin, StudyState, TrialState
+from energyopt.core.leases import Glance, LeaseRecord, WorkerFacts
+from energyopt.core.study import StudyState, TrialState
 from energyopt.core.units import Seconds
 
-from .codec import clean, clean_optional, load_texts
-from .lease_tables import LeadRow, LeaseRow, WorkerRow
+from .codec import clean, load_texts
+from .leading import VERIFYING, forsaken
+from .lease_tables import LeadRow, LeaseRow
 from .service_tables import JobRow
 from .tables import AttemptRow, StudyRow, TrialRow
 
 _GIVING = (StudyState.PLANNING.value, StudyState.RUNNING.value, StudyState.VERIFYING.value)
-_VERIFYING = tuple(origin.value for origin in Origin if origin.verifies)
-_FORGET = timedelta(days=1)
-_FRESH = timedelta(seconds=5)
 _LOOKED_AT = 20
-
-
-def note_worker(session: Session, worker: WorkerFacts, tenant: str | None, now: datetime) -> None:
-    """A worker asks for work. Written every few seconds only: it may ask often."""
-    known = session.get(WorkerRow, clean(worker.id))
-    if known is not None and now - known.seen < _FRESH:
-        return
-    session.execute(delete(WorkerRow).where(WorkerRow.seen < now - _FORGET))
-    row = known or WorkerRow(id=clean(worker.id))
-    row.host, row.hardware, row.seen = clean(worker.host), clean(worker.hardware), now
-    row.devices, row.tenant = json.dumps([clean(device) for device in worker.devices]), clean_optional(tenant)
-    session.add(row)
-
-
-def heard_of(session: Session, worker_id: str, now: datetime) -> None:
-    """A worker that measures gave a sign of life."""
-    row = session.get(WorkerRow, worker_id)
-    if row is not None:
-        row.seen = now
 
 
 def candidates(
@@ -56,48 +35,13 @@ def candidates(
     query = query.where(StudyRow.owner == LeadRow.leader, StudyRow.lease_until > now)
     query = query.where(or_(LeadRow.hardware.is_(None), LeadRow.hardware == clean(worker.hardware)))
     theirs = or_(LeadRow.verifier.is_(None), LeadRow.verifier == clean(worker.id))
-    query = query.where(or_(TrialRow.origin.not_in(_VERIFYING), theirs))
+    query = query.where(or_(TrialRow.origin.not_in(VERIFYING), theirs))
     if tenant is not None:
         query = query.where(JobRow.tenant == clean(tenant))
     if study_id is not None:
         query = query.where(StudyRow.id == clean(study_id))
     rows = session.execute(query.order_by(StudyRow.sequence, TrialRow.number).limit(_LOOKED_AT)).all()
     return [(study, trial) for study, trial, machine in rows if _kind(machine) in worker.kinds]
-
-
-def count_hands(session: Session, study_id: str, since: datetime) -> int:
-    """Workers heard of since then that may be given trials of a study."""
-    lead = session.get(LeadRow, study_id)
-    job = session.get(JobRow, study_id)
-    query = select(func.count()).select_from(WorkerRow).where(WorkerRow.seen >= since)
-    if lead is not None and lead.hardware is not None:
-        query = query.where(WorkerRow.hardware == lead.hardware)
-    tenant = None if job is None else job.tenant
-    query = query.where(or_(WorkerRow.tenant.is_(None), WorkerRow.tenant == tenant))
-    return session.scalar(query) or 0
-
-
-def known_workers(session: Session, since: datetime, tenant: str | None) -> list[WorkerRecord]:
-    """Workers heard of since then, of a tenant if given, with what they measure."""
-    query = select(WorkerRow, TrialRow.study_id, TrialRow.number)
-    lasting = and_(LeaseRow.worker == WorkerRow.id, LeaseRow.expires > since)
-    query = query.outerjoin(LeaseRow, lasting).outerjoin(TrialRow, TrialRow.id == LeaseRow.trial_id)
-    query = query.where(WorkerRow.seen >= since).order_by(WorkerRow.id).limit(1000)
-    if tenant is not None:
-        query = query.where(WorkerRow.tenant == clean(tenant))
-    return [
-        WorkerRecord(
-            id=row.id,
-            host=row.host,
-            hardware=row.hardware,
-            devices=tuple(json.loads(row.devices)),
-            tenant=row.tenant,
-            seen=row.seen,
-            study_id=study_id,
-            trial=number,
-        )
-        for row, study_id, number in session.execute(query)
-    ]
 
 
 def glance(session: Session, study_id: str, numbers: Sequence[int], now: datetime) -> Glance:
@@ -118,6 +62,7 @@ def glance(session: Session, study_id: str, numbers: Sequence[int], now: datetim
         done={number: Seconds(((end or start) - start).total_seconds()) for number, start, end in ended},
         leases=tuple(lease_record(row, trial) for row, trial in held if row.expires > now),
         lost=any(row.expires <= now for row, _ in held),
+        forsaken=forsaken(session, study_id, now),
     )
 
 

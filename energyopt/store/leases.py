@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta
 
-from sqlalchemy import Engine, delete, select
+from sqlalchemy import Engine, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from energyopt.core.clock import Clock
-from energyopt.core.errors import NotFoundError
+from energyopt.core.errors import HeldError, NotFoundError
 from energyopt.core.leases import (
     FINISHED,
     MAX_ATTEMPTS,
@@ -33,13 +33,16 @@ from energyopt.core.results import RunResult
 from energyopt.core.study import TrialOutcome, TrialRecord, TrialState, Value
 from energyopt.core.units import Seconds
 
-from .codec import clean, clean_optional, clean_values, dump_values
-from .fronts import offer
-from .lease_queue import candidates, count_hands, glance, heard_of, known_workers, lease_record, note_worker
+from .codec import clean, clean_values, dump_values
+from .endings import conclude, drop_lease, end_attempt, locked_study
+from .leading import admits, bind, forsaken, loosen, open_to_workers, pinned_kind, release_verifier
+from .lease_queue import candidates, glance, lease_record
+from .lease_rows import attempt_of, device_kind, done_by, gone, is_of, lease_row, trial_of
 from .lease_tables import DeviceLeaseRow, LeadRow, LeaseRow
 from .refusal import session_on
-from .rows import put_result, trial_record
-from .tables import AttemptRow, EventRow, StudyRow, TrialRow
+from .rows import trial_record
+from .tables import AttemptRow, EventRow, TrialRow
+from .workers import count_hands, heard_of, known_workers, note_worker
 
 
 class SqlLeaseStore:
@@ -50,12 +53,24 @@ class SqlLeaseStore:
         self._writers = engine.execution_options(sqlite_begin="IMMEDIATE")
         self._clock, self.name = clock, name
 
-    def lead(self, study_id: str, leader: str, *, verifier: str | None = None) -> None:
+    def lead(self, study_id: str, leader: str, *, verifier: WorkerFacts | None = None) -> None:
         with self._session(self._writers) as session:
-            _locked(session, study_id)
-            row = session.get(LeadRow, study_id) or LeadRow(study_id=study_id)
-            row.leader, row.verifier = clean(leader), clean_optional(verifier)
-            session.add(row)
+            study = locked_study(session, study_id)
+            if study.owner != clean(leader):
+                raise HeldError(f"Study {study_id} is not held by who wants to lead it, but by {study.owner}.")
+            open_to_workers(session, study.id, leader, verifier)
+
+    def kind_of(self, study_id: str) -> str | None:
+        with self._session(self._readers) as session:
+            return pinned_kind(session, clean(study_id))
+
+    def compare_anew(self, study_id: str) -> bool:
+        with self._session(self._writers) as session:
+            study = locked_study(session, study_id)
+            if not forsaken(session, study.id, self._clock.utc()):
+                return False
+            release_verifier(session, study.id)
+            return True
 
     def acquire(
         self, worker: WorkerFacts, ttl: Seconds, *, tenant: str | None = None, study_id: str | None = None
@@ -63,30 +78,36 @@ class SqlLeaseStore:
         now = self._clock.utc()
         with self._session(self._writers) as session:
             note_worker(session, worker, tenant, now)
-            held = session.scalar(select(LeaseRow).where(LeaseRow.worker == clean(worker.id), LeaseRow.expires > now))
-            if held is not None:
+            held = session.scalar(select(LeaseRow).where(LeaseRow.worker == clean(worker.id)))
+            if held is not None and held.expires > now:
+                trial = trial_of(session, held)
+                if not is_of(session, trial.study_id, tenant):
+                    return None
                 held.expires = now + timedelta(seconds=ttl)
-                return lease_record(held, _trial(session, held))
-        for study in self._with_lost_leases(now):
-            self.reap(study)
+                return lease_record(held, trial)
+            own = None if held is None else trial_of(session, held).study_id
+        for study in self._with_lost_leases(now, own):
+            with suppress(NotFoundError):  # it was deleted in this moment
+                self.reap(study)
         with self._session(self._readers) as session:
             found = candidates(session, worker, now, tenant, study_id)
         for study, trial_id in found:
-            taken = self._take(worker, ttl, study, trial_id)
-            if taken is not None:
-                return taken
+            with suppress(NotFoundError):
+                taken = self._take(worker, ttl, study, trial_id)
+                if taken is not None:
+                    return taken
         return None
 
     def renew(self, lease_id: str, ttl: Seconds, *, stage: str = "", fraction: float = 0.0) -> LeaseRecord:
         with self._session(self._writers) as session:
-            row, now = self._lasting(session, lease_id), self._clock.utc()
+            row, now = lease_row(session, lease_id), self._clock.utc()
             row.expires, row.stage, row.fraction = now + timedelta(seconds=ttl), clean(stage)[:40], fraction
             heard_of(session, row.worker, now)
-            return lease_record(row, _trial(session, row))
+            return lease_record(row, trial_of(session, row))
 
     def study_of(self, lease_id: str) -> str:
         with self._session(self._readers) as session:
-            run = _attempt(session, lease_id)
+            run = attempt_of(session, lease_id)
             trial = None if run is None else session.get(TrialRow, run.trial_id)
             if trial is None:
                 raise LeaseGoneError(f"There is no lease {lease_id[:60]!r}.")
@@ -102,32 +123,31 @@ class SqlLeaseStore:
         summary: Mapping[str, Value] | None = None,
     ) -> TrialRecord:
         with self._session(self._writers) as session:
-            done = _done_by(session, lease_id)
+            done = done_by(session, lease_id)
             if done is not None:
                 return trial_record(done)
-            row, trial = self._held(session, lease_id)
-            self._end(session, row, trial, outcome, "finished", error, result, summary)
-            session.flush()
-            offer(session, trial)
+            trial = self._held(session, lease_id)
+            self._end(session, trial, outcome, "finished", error, result, summary)
             return trial_record(trial)
 
     def give_back(self, lease_id: str, *, fault: str | None = None) -> None:
         with self._session(self._writers) as session:
-            row, trial = self._held(session, lease_id)
+            trial = self._held(session, lease_id)
             if fault is None:
                 session.delete(trial.runs[-1])
                 trial.attempts -= 1
-                self._queue(session, row, trial)
+                drop_lease(session, trial)
+                self._queue(session, trial)
             elif trial.attempts >= MAX_ATTEMPTS:
                 why = f"The infrastructure failed {trial.attempts} times, at last: {clean(fault)[:2000]}"
-                self._end(session, row, trial, TrialOutcome.FAILED, "fault", why)
+                self._end(session, trial, TrialOutcome.FAILED, "fault", why)
             else:
-                self._close(trial, "fault")
-                self._queue(session, row, trial)
+                end_attempt(session, trial, "fault", self._clock.utc())
+                self._queue(session, trial)
 
     def reap(self, study_id: str, *, orphans: bool = False) -> list[int]:
         with self._session(self._writers) as session:
-            _locked(session, study_id)
+            locked_study(session, study_id)
             now, numbers = self._clock.utc(), []
             query = select(TrialRow, LeaseRow).outerjoin(LeaseRow, LeaseRow.trial_id == TrialRow.id)
             query = query.where(TrialRow.study_id == study_id, TrialRow.outcome.is_(None))
@@ -140,10 +160,10 @@ class SqlLeaseStore:
                     continue
                 if trial.attempts >= MAX_ATTEMPTS:
                     why = f"The process running this configuration was lost {trial.attempts} times."
-                    self._end(session, row, trial, TrialOutcome.CRASHED, "lost", why)
+                    self._end(session, trial, TrialOutcome.CRASHED, "lost", why)
                     continue
-                self._close(trial, "lost")
-                self._queue(session, row, trial)
+                end_attempt(session, trial, "lost", now)
+                self._queue(session, trial)
                 numbers.append(trial.number)
             return numbers
 
@@ -162,26 +182,25 @@ class SqlLeaseStore:
     def _take(self, worker: WorkerFacts, ttl: Seconds, study_id: str, trial_id: int) -> LeaseRecord | None:
         """The trial, if it is still to be had. Raises DevicesTakenError."""
         try:
-            with self._session(self._writers) as session:
-                study, now = _locked(session, study_id), self._clock.utc()
+            with session_on(self._writers, self.name, passing=(IntegrityError,)) as session:
+                study, now = locked_study(session, study_id), self._clock.utc()
                 lead, trial = session.get(LeadRow, study_id), session.get(TrialRow, trial_id)
                 if lead is None or trial is None or trial.state != TrialState.QUEUED.value:
                     return None
-                if study.owner != lead.leader or lead.hardware not in (None, worker.hardware):
+                if not admits(lead, study, trial, worker):
                     return None
-                lead.hardware = worker.hardware
+                bind(lead, study, trial, worker)
                 trial.state, trial.attempts = TrialState.RUNNING.value, trial.attempts + 1
                 lease_id = f"{trial.id:x}.{trial.attempts}.{secrets.token_hex(16)}"
                 trial.runs.append(AttemptRow(number=trial.attempts, owner=lease_id, started=now))
                 expires = now + timedelta(seconds=ttl)
-                session.execute(delete(LeaseRow).where(LeaseRow.worker == clean(worker.id), LeaseRow.expires <= now))
                 row = LeaseRow(
                     id=lease_id, trial_id=trial.id, worker=clean(worker.id), expires=expires, stage="", fraction=0.0
                 )
                 session.add(row)
                 session.flush()
                 host = clean(worker.host)
-                for device in worker.devices:
+                for device in worker.devices_for(device_kind(trial)):
                     session.add(DeviceLeaseRow(host=host, device=clean(device), lease_id=lease_id))
                 self._say(session, trial, STARTED, {"origin": trial.origin, "worker": clean(worker.id)})
                 session.flush()
@@ -193,7 +212,6 @@ class SqlLeaseStore:
     def _end(
         self,
         session: Session,
-        row: LeaseRow | None,
         trial: TrialRow,
         outcome: TrialOutcome,
         ending: str,
@@ -201,83 +219,44 @@ class SqlLeaseStore:
         result: RunResult | None = None,
         summary: Mapping[str, Value] | None = None,
     ) -> None:
-        took = self._close(trial, ending)
-        trial.state, trial.outcome = TrialState.DONE.value, outcome.value
-        trial.ended, trial.error = self._clock.utc(), clean_optional(error)
-        if result is not None:
-            put_result(trial, result)
-        if row is not None:
-            session.delete(row)
+        now = self._clock.utc()
+        took = end_attempt(session, trial, ending, now)
+        conclude(session, trial, outcome, now, result=result, error=error)
         said = {"outcome": outcome.value, "ran": result is not None, **clean_values(summary or {}), "seconds": took}
         self._say(session, trial, FINISHED, said)
 
-    def _close(self, trial: TrialRow, ending: str) -> float:
-        """End the attempt; how many seconds it took."""
-        run, now = trial.runs[-1], self._clock.utc()
-        run.ended, run.ending = now, ending
-        return (now - run.started).total_seconds()
-
-    def _queue(self, session: Session, row: LeaseRow | None, trial: TrialRow) -> None:
+    def _queue(self, session: Session, trial: TrialRow) -> None:
         trial.state = TrialState.QUEUED.value
-        if row is not None:
-            session.delete(row)
+        loosen(session, trial.study_id)
         self._say(session, trial, REQUEUED, {})
 
     def _say(self, session: Session, trial: TrialRow, kind: str, data: Mapping[str, Value]) -> None:
         text = dump_values({"trial": trial.number, **data})
         session.add(EventRow(study_id=trial.study_id, at=self._clock.utc(), kind=kind, data=text))
 
-    def _held(self, session: Session, lease_id: str) -> tuple[LeaseRow, TrialRow]:
-        """A lease that lasts and its trial, with their study locked."""
-        study_id = _trial(session, self._lasting(session, lease_id)).study_id
-        study = _locked(session, study_id)
+    def _held(self, session: Session, lease_id: str) -> TrialRow:
+        """The trial of a lease, with its study locked.
+
+        The row is the fence, not the time: a lease that is over by the clock still holds until somebody ends it.
+        """
+        study_id = trial_of(session, lease_row(session, lease_id)).study_id
+        try:
+            study = locked_study(session, study_id)
+        except NotFoundError as error:
+            raise gone(lease_id) from error
         session.expire_all()  # it may have ended while we waited for the study
-        row = self._lasting(session, lease_id)
+        trial = trial_of(session, lease_row(session, lease_id))
+        if trial.state != TrialState.RUNNING.value or trial.runs[-1].owner != clean(lease_id):
+            raise gone(lease_id)
         study.updated = self._clock.utc()
-        return row, _trial(session, row)
+        return trial
 
-    def _lasting(self, session: Session, lease_id: str) -> LeaseRow:
-        row = session.get(LeaseRow, clean(lease_id))
-        if row is None or row.expires <= self._clock.utc():
-            raise LeaseGoneError(f"The lease {lease_id[:60]!r} has ended: what it measured is not taken.")
-        return row
-
-    def _with_lost_leases(self, now: datetime) -> list[str]:
+    def _with_lost_leases(self, now: datetime, own: str | None) -> list[str]:
+        """Studies with such leases; ``own`` is that of the worker that asks, which cannot get a second one."""
         query = select(TrialRow.study_id).join(LeaseRow, LeaseRow.trial_id == TrialRow.id)
         with self._session(self._readers) as session:
-            return list(session.scalars(query.where(LeaseRow.expires <= now).distinct().limit(100)))
+            found = list(session.scalars(query.where(LeaseRow.expires <= now).distinct().limit(100)))
+        return [*found, own] if own is not None and own not in found else found
 
     def _session(self, engine: Engine) -> AbstractContextManager[Session]:
-        return session_on(engine, self.name, passing=(IntegrityError,))
-
-
-def _locked(session: Session, study_id: str) -> StudyRow:
-    row = session.scalar(select(StudyRow).where(StudyRow.id == clean(study_id)).with_for_update())
-    if row is None:
-        raise NotFoundError(f"There is no study {study_id[:60]!r}.")
-    return row
-
-
-def _trial(session: Session, row: LeaseRow) -> TrialRow:
-    trial = session.get(TrialRow, row.trial_id)
-    assert trial is not None  # a foreign key says so
-    return trial
-
-
-def _attempt(session: Session, lease_id: str) -> AttemptRow | None:
-    """What is on record of a lease, whether it lasts or not."""
-    words = lease_id.split(".")
-    try:
-        trial_id, number = int(words[0], 16), int(words[1])
-    except (ValueError, IndexError):
-        return None
-    if not (0 <= trial_id < 2**63 and 0 <= number < 2**31):
-        return None
-    run = session.get(AttemptRow, (trial_id, number))
-    return run if run is not None and run.owner == lease_id else None
-
-
-def _done_by(session: Session, lease_id: str) -> TrialRow | None:
-    """The trial that this lease has finished already: its answer may have been lost on the way."""
-    run = _attempt(session, lease_id)
-    return session.get(TrialRow, run.trial_id) if run is not None and run.ending == "finished" else None
+        return session_on(engine, self.name)

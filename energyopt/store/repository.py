@@ -37,9 +37,9 @@ from energyopt.core.study import (
 from energyopt.core.units import Seconds
 
 from .codec import bounded, clean, clean_optional, clean_values, dump_values
-from .fronts import offer
+from .endings import conclude, end_attempt, locked_study
 from .refusal import session_on
-from .rows import artifact_record, event_record, new_study, put_result, study_record, trial_record
+from .rows import artifact_record, event_record, new_study, study_record, trial_record
 from .tables import ArtifactRow, AttemptRow, EventRow, StudyRow, TrialRow
 
 
@@ -98,12 +98,12 @@ class SqlStudyStore:
         take = take.values(owner=owner, lease_until=now + timedelta(seconds=ttl)).returning(StudyRow.id)
         with self._writing() as session:
             if session.execute(take).first() is None:
-                held = self._locked(session, study_id)
+                held = locked_study(session, study_id)
                 raise HeldError(f"Study {study_id} is being worked on by {held.owner} until {held.lease_until}.")
 
     def release(self, study_id: str, owner: str) -> None:
         with self._writing() as session:
-            row = self._locked(session, study_id)
+            row = locked_study(session, study_id)
             if row.owner == clean(owner):
                 row.owner = row.lease_until = None
 
@@ -116,7 +116,7 @@ class SqlStudyStore:
         self, study_id: str, state: StudyState, *, when: Collection[StudyState], error: str | None = None
     ) -> bool:
         with self._writing() as session:
-            row = self._locked(session, study_id)
+            row = locked_study(session, study_id)
             if row.state not in {allowed.value for allowed in when}:
                 return False
             row.state, row.error, row.updated = state.value, clean_optional(error), self._clock.utc()
@@ -174,13 +174,8 @@ class SqlStudyStore:
     ) -> TrialRecord:
         with self._writing() as session:
             row, now = self._trial(session, study_id, number, TrialState.RUNNING)
-            row.state, row.outcome = TrialState.DONE.value, outcome.value
-            row.ended, row.error = now, clean_optional(error)
-            row.runs[-1].ended, row.runs[-1].ending = now, "finished"
-            if result is not None:
-                put_result(row, result)
-            session.flush()
-            offer(session, row)
+            end_attempt(session, row, "finished", now)
+            conclude(session, row, outcome, now, result=result, error=error)
             return trial_record(row)
 
     def requeue_lost(self, study_id: str, owner: str) -> list[int]:
@@ -191,7 +186,7 @@ class SqlStudyStore:
             lost = [trial for trial in trials if trial.runs[-1].owner != clean(owner)]
             for trial in lost:
                 trial.state = TrialState.QUEUED.value
-                trial.runs[-1].ended, trial.runs[-1].ending = now, "lost"
+                end_attempt(session, trial, "lost", now)
             return [trial.number for trial in lost]
 
     def trials(self, study_id: str) -> list[TrialRecord]:
@@ -202,7 +197,7 @@ class SqlStudyStore:
 
     def add_event(self, study_id: str, kind: str, data: Mapping[str, Value]) -> Event:
         with self._writing() as session:
-            self._locked(session, study_id)
+            locked_study(session, study_id)
             text = dump_values(clean_values(data))
             row = EventRow(study_id=study_id, at=self._clock.utc(), kind=clean(kind), data=text)
             session.add(row)
@@ -217,7 +212,7 @@ class SqlStudyStore:
 
     def add_artifact(self, study_id: str, artifact: Artifact) -> None:
         with self._writing() as session:
-            self._locked(session, study_id)
+            locked_study(session, study_id)
             session.merge(ArtifactRow(study_id=study_id, **artifact.model_dump()))
 
     def artifacts(self, study_id: str) -> list[Artifact]:
@@ -234,13 +229,8 @@ class SqlStudyStore:
     def _writing(self) -> AbstractContextManager[Session]:
         return session_on(self._writers, self.name)
 
-    def _locked(self, session: Session, study_id: str) -> StudyRow:
-        """The study, held until the transaction ends: everyone else who writes to it waits."""
-        chosen = select(StudyRow).where(StudyRow.id == clean(study_id))
-        return _existing(session.scalar(chosen.with_for_update()), study_id)
-
     def _touched(self, session: Session, study_id: str) -> StudyRow:
-        row = self._locked(session, study_id)
+        row = locked_study(session, study_id)
         row.updated = self._clock.utc()
         return row
 

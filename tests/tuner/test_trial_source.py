@@ -20,7 +20,7 @@ from energyopt.compose.http_source import HttpSource
 from energyopt.compose.job_service import ApiRequest, job_services
 from energyopt.compose.results import Session
 from energyopt.core.clock import FakeClock
-from energyopt.core.errors import StoreError
+from energyopt.core.errors import ConfigError, StoreError
 from energyopt.core.leases import MAX_ATTEMPTS, TTL, DevicesTakenError, LeaseGoneError, WorkerFacts
 from energyopt.core.results import RunResult, summarize
 from energyopt.core.slo import Slo
@@ -140,6 +140,9 @@ def test_a_late_result_is_turned_away(
     clock.advance(TTL - 1)
     source.beat(first.lease, "measuring", 0.9)
     clock.advance(TTL + 1)
+    again = source.acquire(worker(2, devices=("GPU-1",)))
+    assert again is not None
+    assert (again.number, again.attempt) == (first.number, 2), "its devices are free, and the trial is another's"
     for call in (
         lambda: source.complete(first.lease, result),
         lambda: source.beat(first.lease, "measuring", 1.0),
@@ -150,13 +153,25 @@ def test_a_late_result_is_turned_away(
     ):
         with pytest.raises(LeaseGoneError):
             call()
-    again = source.acquire(worker(2, devices=("GPU-1",)))
-    assert again is not None
-    assert (again.number, again.attempt) == (first.number, 2), "its devices are free, and the trial is another's"
-    with pytest.raises(LeaseGoneError):
-        source.complete(first.lease, result)
     assert source.complete(again.lease, result)
     assert store.studies.trials(study)[0].attempts == 2
+
+
+def test_a_result_that_contradicts_itself_is_not_taken(
+    source: TrialSource, store: ServiceStore, study: str, result: RunResult
+) -> None:
+    """And what was measured stays the worker's to tell of: it is a fault around the trial, and no result of it."""
+    trial = source.acquire(worker(1))
+    assert trial is not None
+    for wrong in (
+        result.model_copy(update={"verdicts": ()}),
+        result.model_copy(update={"readings": ()}),
+        result.model_copy(update={"failed_requests": result.requests + 1}),
+    ):
+        with pytest.raises(ConfigError):
+            source.complete(trial.lease, wrong)
+    assert store.studies.trials(study)[0].state is TrialState.RUNNING
+    assert source.complete(trial.lease, result)
 
 
 def test_devices_belong_to_one_lease_at_a_time(source: TrialSource, study: str, result: RunResult) -> None:
@@ -223,7 +238,7 @@ def test_who_gets_nothing(source: TrialSource, store: ServiceStore, study: str) 
 def test_the_comparison_runs_on_one_machine(source: TrialSource, store: ServiceStore, study: str) -> None:
     spec = store.studies.study(study).spec
     space = SearchSpace(spec.space, spec.baseline)
-    store.leases.lead(study, "leader", verifier="w9")
+    store.leases.lead(study, "leader", verifier=worker(9))
     for number in range(1, 4):
         assert source.acquire(worker(number)) is not None
     trial = store.studies.add_trial(study, space.baseline_params, spec.baseline, Origin.VERIFY_BASELINE, 0)
