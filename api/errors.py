@@ -5,7 +5,8 @@
     RequestError (core)
     ├── UnknownFieldError         400   a body field nobody knows
     ├── UnsupportedFieldError     400   a known field, with a value this server does not implement
-    └── BodyTooLargeError         413
+    ├── BodyTooLargeError         413
+    └── BodyTooSlowError          408
     UsageError (core)
     ├── UnauthorizedError         401
     └── ForbiddenError            403   a tenant's key, where the operator's is needed
@@ -62,6 +63,12 @@ class BodyTooLargeError(RequestError):
     http_status = 413
 
 
+class BodyTooSlowError(RequestError):
+    """A request body that did not come in time."""
+
+    http_status = 408
+
+
 class UnauthorizedError(UsageError):
     """No API key, or a wrong one."""
 
@@ -83,6 +90,7 @@ _CODES: dict[type[Exception], str] = {
     UnsupportedFieldError: "unsupported_parameter",
     PromptTooLongError: "context_length_exceeded",
     BodyTooLargeError: "request_too_large",
+    BodyTooSlowError: "request_too_slow",
     UnauthorizedError: "invalid_api_key",
     UnknownModelError: "model_not_found",
     DeadlineError: "deadline_exceeded",
@@ -137,6 +145,8 @@ def _headers(error: EnergyoptError) -> dict[str, str]:
         return {"retry-after": str(max(1, math.ceil(wait)))}
     if isinstance(error, EngineDeadError):
         return {"retry-after": str(DEAD_RETRY_AFTER)}
+    if isinstance(error, BodyTooSlowError):
+        return {"connection": "close"}  # what still comes of the body is not waited for either
     if isinstance(error, UnauthorizedError):
         return {"www-authenticate": "Bearer"}
     return {}

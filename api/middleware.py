@@ -1,10 +1,11 @@
-"""What happens around every route, as plain ASGI: an id, a limit on the body, and a last net.
+"""What happens around every route, as plain ASGI: an id, limits on the body, and a last net.
 
 These are not built on the framework's request objects, because those would buffer streams.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import uuid
@@ -14,8 +15,12 @@ from typing import Protocol
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import BodyTooLargeError, problem_of
+from energyopt.core.units import Seconds
 
+from .errors import BodyTooLargeError, BodyTooSlowError, problem_of
+
+BODY_SECONDS = Seconds(120.0)
+"""How long a body may take, from when somebody wants it: the largest one still comes over a slow line."""
 _log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,200}")
 
@@ -78,12 +83,38 @@ class LastNetMiddleware:
             await self._answer(error).response()(scope, receive, send)
 
 
-class BodyLimitMiddleware:
-    """No body above ``limit`` bytes is read, whether it declares its length or not."""
+def in_time(receive: Receive, seconds: Seconds) -> Receive:
+    """``receive`` of one request, which raises BodyTooSlowError if its body is not here so long after the first call.
 
-    def __init__(self, app: ASGIApp, *, limit: int, answer: Answer = problem_of) -> None:
+    What comes behind the body is the client's going away: for that there is no limit.
+    """
+    until: float | None = None
+    whole = False
+
+    async def timed() -> Message:
+        nonlocal until, whole
+        if whole:
+            return await receive()
+        until = asyncio.get_running_loop().time() + seconds if until is None else until
+        try:
+            async with asyncio.timeout_at(until):
+                message = await receive()
+        except TimeoutError as error:
+            raise BodyTooSlowError(f"The request body was not complete within {seconds:g} s.") from error
+        whole = not message.get("more_body", False)
+        return message
+
+    return timed
+
+
+class BodyLimitMiddleware:
+    """No body above ``limit`` bytes is read, whether it declares its length or not, and for ``seconds`` at most."""
+
+    def __init__(
+        self, app: ASGIApp, *, limit: int, seconds: Seconds = BODY_SECONDS, answer: Answer = problem_of
+    ) -> None:
         self._app, self._answer = app, answer
-        self._limit = limit
+        self._limit, self._seconds = limit, seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -93,11 +124,11 @@ class BodyLimitMiddleware:
         if declared is not None and declared.isdigit() and int(declared[:20]) > self._limit:
             await self._answer(self._error()).response()(scope, receive, send)
             return
-        size = 0
+        size, timed = 0, in_time(receive, self._seconds)
 
         async def counted() -> Message:
             nonlocal size
-            message = await receive()
+            message = await timed()
             size += len(message.get("body", b""))
             if size > self._limit:
                 raise self._error()

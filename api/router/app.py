@@ -10,8 +10,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from api.errors import BodyTooLargeError, Problem, UnauthorizedError, problem_of
+from api.middleware import in_time
 from api.services import MetricsPage
 from energyopt.core.errors import EnergyoptError, OverloadedError
+from energyopt.core.units import Seconds
 
 from .fleet import UNHEALTHY_RETRY_AFTER, Fleet
 from .forward import Forwarder
@@ -27,10 +29,17 @@ class RouterApp:
     """Answers from ``fleet``. With ``api_key`` clients must send it, except to /health and /metrics."""
 
     def __init__(
-        self, fleet: Fleet, forwarder: Forwarder, metrics: MetricsPage, *, max_body_bytes: int, api_key: str | None
+        self,
+        fleet: Fleet,
+        forwarder: Forwarder,
+        metrics: MetricsPage,
+        *,
+        max_body_bytes: int,
+        body_seconds: Seconds,
+        api_key: str | None,
     ) -> None:
         self._fleet, self._forwarder, self._metrics = fleet, forwarder, metrics
-        self._limit = max_body_bytes
+        self._limit, self._seconds = max_body_bytes, body_seconds
         self._key = None if api_key is None else api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,7 +68,7 @@ class RouterApp:
                 return Response(page, headers={"content-type": kind})
             case "GET", "/v1/models":
                 self._admit(scope)
-                return JSONResponse(merged_models(self._fleet))
+                return JSONResponse(await merged_models(self._fleet))
             case "GET", "/router/backends":
                 self._admit(scope)
                 return JSONResponse(backends_page(self._fleet))
@@ -73,11 +82,13 @@ class RouterApp:
         return Problem(HTTPStatus.NOT_FOUND, message, code="unknown_url").response()
 
     def _health(self) -> Response:
-        """200 while some backend takes requests."""
+        """200 while some backend takes requests, and was asked whether it does."""
         if self._fleet.draining:
             raise OverloadedError("This router drains.", retry_after=UNHEALTHY_RETRY_AFTER)
-        if not self._fleet.fit(None):
-            raise OverloadedError("No backend is healthy.", retry_after=UNHEALTHY_RETRY_AFTER)
+        fit = self._fleet.fit(None)
+        if not any(backend.probed.is_set() for backend in fit):
+            why = "No backend has said yet that it is healthy." if fit else "No backend is healthy."
+            raise OverloadedError(why, retry_after=UNHEALTHY_RETRY_AFTER)
         return Response()
 
     def _admit(self, scope: Scope) -> None:
@@ -89,12 +100,12 @@ class RouterApp:
             raise UnauthorizedError("This router asks for its API key: send it as 'Authorization: Bearer KEY'.")
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """The whole body. Raises BodyTooLargeError, ClientDisconnect."""
+        """The whole body. Raises BodyTooLargeError, BodyTooSlowError, ClientDisconnect."""
         declared = value_of(scope["headers"], b"content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > self._limit:
             raise BodyTooLargeError(f"The request body is larger than the {self._limit} bytes allowed.")
         pieces: list[bytes] = []
-        size, more = 0, True
+        size, more, receive = 0, True, in_time(receive, self._seconds)
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,7 +13,10 @@ from .settings import BackendConfig, RouterConfig
 
 @dataclass(slots=True)
 class Backend:
-    """``models`` are its entries of ``/v1/models`` by id; None while nothing is known, which refuses no model."""
+    """``models`` are its entries of ``/v1/models`` by id; None while nothing is known, which refuses no model.
+
+    ``probed`` is set once a probe has asked it, whatever that found.
+    """
 
     config: BackendConfig
     pool: Pool
@@ -20,6 +24,7 @@ class Backend:
     models: Mapping[str, Mapping[str, object]] | None = None
     running: int = 0
     trouble: str | None = field(default=None)
+    probed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def name(self) -> str:

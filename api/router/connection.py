@@ -94,6 +94,12 @@ class Connection(asyncio.Protocol):
             raise self._failure
         return b""
 
+    async def ahead(self, most: int) -> bytes:
+        """The body as far as ``most`` bytes and what came with them, or to its end; all of it stays to be read."""
+        while self._waiting < most and not self._complete and self._failure is None:
+            await self._wait()
+        return b"".join(self._pieces)
+
     async def pour(self, sink: Callable[[bytes], None]) -> None:
         """Give every further piece to ``sink`` as it comes, to the end. Raises BackendError where it broke off."""
         self._sink = sink

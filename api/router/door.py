@@ -1,7 +1,8 @@
-"""The server's side of a client's connection: a bound on its head, and a way to cut it."""
+"""The server's side of a client's connection: bounds on its head, and a way to cut it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -34,13 +35,15 @@ class Outlet(Protocol):
 
 
 class Door(HttpToolsProtocol):
-    """Counts what comes before a head is complete, also within a line that does not end.
+    """Counts what comes before a head is complete, also within a line that does not end, and for how long it comes.
 
     A client may send its next requests before the first is answered (pipelining): ``cycle`` is then of the newest, and
     what is written belongs to the one that is ``_served``.
     """
 
     max_head_bytes = 64 * 2**10
+    head_seconds = 60.0
+    _limit: asyncio.TimerHandle | None = None
     _served: RequestResponseCycle | None = None
     _head_bytes = 0
     _in_body = False
@@ -81,8 +84,13 @@ class Door(HttpToolsProtocol):
         if self._on_full is not None:
             self._on_full(False)
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_begins()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._head_ended()
         if self._served is not None and not self._served.response_complete:
             self._served.disconnected = True
             self._served.message_event.set()
@@ -104,9 +112,12 @@ class Door(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        if self._limit is None:
+            self._head_begins()
         self.scope["extensions"] = {DOOR: self}  # type: ignore[dict-item]
 
     def on_headers_complete(self) -> None:
+        self._head_ended()
         if self._refused:
             return  # it came in one piece with what was refused, and the connection ends
         self._in_body, self._head_bytes = True, 0
@@ -126,6 +137,21 @@ class Door(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(b"400 Bad Request", b"This is no valid HTTP request.")
+
+    def _head_begins(self) -> None:
+        self._limit = self.loop.call_later(self.head_seconds, self._refuse_slow_head)
+
+    def _head_ended(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+
+    def _refuse_slow_head(self) -> None:
+        self._limit = None
+        if self._served is not None and not self._served.response_complete:
+            self._head_begins()  # who waits for an answer is not slow, and reading may be paused
+            return
+        self._refuse(b"408 Request Timeout", b"The headers did not come in time.")
 
     def _refuse_long_head(self) -> None:
         self._refuse(b"431 Request Header Fields Too Large", b"The headers are longer than allowed.")
@@ -147,6 +173,6 @@ class Door(HttpToolsProtocol):
         self.transport.close()
 
 
-def door(max_header_bytes: int) -> type[Door]:
-    """The protocol class of a server that takes at most so many bytes of URL and header lines a request."""
-    return type("Door", (Door,), {"max_head_bytes": max_header_bytes})
+def door(max_header_bytes: int, head_seconds: float) -> type[Door]:
+    """The protocol class of a server that takes so many bytes of URL and header lines a request, in so many seconds."""
+    return type("Door", (Door,), {"max_head_bytes": max_header_bytes, "head_seconds": head_seconds})

@@ -7,10 +7,11 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from starlette.types import Scope, Send
 
-from api.errors import problem_of
+from api.errors import ended_by_client, problem_of
 from energyopt.core.clock import Clock
 from energyopt.core.errors import EnergyoptError, OverloadedError
 from energyopt.core.units import Seconds
@@ -31,7 +32,10 @@ _log = logging.getLogger(__name__)
 ELSEWHERE = frozenset((429, 502, 503, 504))
 """Answers that another backend may better: this one is overloaded, or stands before one that does not answer."""
 SICK = frozenset((500, 502, 504))
-"""Answers that speak of a fault of the backend; 503 is what a healthy one says when it is full."""
+"""Answers that speak of a fault of the backend; 503 is what a healthy one says when it is full, and 504 also one that
+ended a request at the time limit which its client gave it."""
+MAX_REASON = 16 * 2**10
+"""Bytes of an error that are read to learn its reason."""
 
 
 @dataclass(slots=True)
@@ -98,7 +102,10 @@ class Forwarder:
         backend, connection, outcome, produced = seat.backend, None, "gone", 0
         try:
             connection = await self._send(exchange, backend)
-            if connection.status in ELSEWHERE and self._may_go_on(exchange, tried):
+            late = connection.status == HTTPStatus.GATEWAY_TIMEOUT and ended_by_client(
+                await connection.ahead(MAX_REASON)
+            )
+            if connection.status in ELSEWHERE and not late and self._may_go_on(exchange, tried):
                 outcome = str(connection.status)
                 self._judge(backend, connection.status)
                 return False
@@ -106,7 +113,8 @@ class Forwarder:
             self._counts.hit_tokens[backend.name] += min(seat.cached_tokens, seat.ticket.prompt_tokens)
             produced = await self._relay(exchange, seat, connection)
             outcome = str(connection.status)
-            self._judge(backend, connection.status)
+            if not late:
+                self._judge(backend, connection.status)
         except BackendError as error:
             outcome = "broken"
             self._fault(backend, error)

@@ -10,10 +10,14 @@ from .backend import Backend
 from .fleet import Fleet
 
 
-def merged_models(fleet: Fleet) -> dict[str, object]:
-    """Every model of every backend that is up, once, as the first backend that lists it describes it."""
+async def merged_models(fleet: Fleet) -> dict[str, object]:
+    """Every model of every backend that is up, once, as the first backend that lists it describes it.
+
+    Waits until each was asked once, which a probe's own patience limits: a list that lacks some is taken for whole.
+    """
     merged: dict[str, object] = {}
     for backend in fleet.backends:
+        await backend.probed.wait()
         if backend.health.up:
             for name, entry in (backend.models or {}).items():
                 merged.setdefault(name, entry)

@@ -73,6 +73,7 @@ class Prober:
         if backend.health.probed(up):
             _log.warning("%s is %s", backend.name, "up again" if up else f"down: {backend.trouble}")
             (self._on_up if up else self._on_down)(backend.name)
+        backend.probed.set()
 
     async def _look(self, backend: Backend) -> bool:
         """Whether it lives; notes what it serves."""

@@ -50,6 +50,7 @@ class Router:
             forwarder,
             RouterPage(RouterCollector(self.fleet, self.counts)),
             max_body_bytes=config.max_body_bytes,
+            body_seconds=config.body_seconds,
             api_key=config.api_key,
         )
         self.prober = Prober(

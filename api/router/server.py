@@ -20,7 +20,7 @@ class RouterServer(Server):
         super().__init__(router.app, grace=router.config.grace_seconds, abort=self._cut, on_ready=on_ready, tls=tls)
         self._router = router
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.config.http = door(router.config.max_header_bytes)
+        self.config.http = door(router.config.max_header_bytes, router.config.head_seconds)
         self.config.date_header = False  # the backend's passes through
         self.config.proxy_headers = False  # what a client says of itself is for the backend to believe
 

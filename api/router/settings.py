@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from api.middleware import BODY_SECONDS
 from energyopt.core.config import Config
 from energyopt.core.units import Seconds
 from engine.routing.choose import PolicyName
@@ -89,7 +90,8 @@ class RouterConfig(Config):
     ``cache_tokens`` is about what a backend's cache holds, for those that send no events.
     ``retries`` are attempts at other backends, before the first byte of an answer. ``eject_after`` failures in a row
     take a backend out for ``eject_seconds``, twice as long each time. ``max_queue`` requests wait for a place,
-    each ``queue_seconds`` at most.
+    each ``queue_seconds`` at most. A client may take ``head_seconds`` from its connection, or the first byte of a
+    further request, to the end of a request's head, and ``body_seconds`` for its body.
     """
 
     backends: tuple[BackendConfig, ...] = Field(min_length=1, max_length=256)
@@ -110,6 +112,8 @@ class RouterConfig(Config):
     max_queue: int = Field(1024, ge=0)
     queue_seconds: Seconds = Field(Seconds(30.0), ge=0)
     grace_seconds: Seconds = Field(Seconds(30.0), ge=0)
+    head_seconds: Seconds = Field(Seconds(60.0), gt=0)
+    body_seconds: Seconds = Field(BODY_SECONDS, gt=0)
     max_body_bytes: int = Field(32 * 2**20, ge=1)
     max_header_bytes: int = Field(64 * 2**10, ge=1024)
     kv_events: bool = True

@@ -12,6 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from api.router.router import Router
+from api.router.settings import RouterConfig
+from energyopt.core.config import parse_config
+
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 
 
@@ -63,6 +67,27 @@ def test_another_backend_answers_what_one_did_not(world: Any, bad: Any) -> None:
     assert len(second.seen) == 4
     assert 1 <= router.router.counts.retries[router.router.fleet.backends[0].name] <= len(first.seen)
     assert router.router.fleet.running == 0
+
+
+def test_a_clients_own_time_limit_ends_one_backends_work_and_blames_it_not(world: Any) -> None:
+    """Its answer comes whole, also where it comes slowly."""
+    words = b'{"error": {"message": "No token in time.", "code": "deadline_exceeded"}}'
+
+    async def late(seen: Any) -> None:
+        seen.writer.write(b"HTTP/1.1 504 X\r\ncontent-length: %d\r\n\r\n%b" % (len(words), words[:10]))
+        await seen.writer.drain()
+        await asyncio.sleep(0.02)
+        seen.writer.write(words[10:])
+
+    backends = [world.backend(late), world.backend(late)]
+    router = world.router(*backends, eject_after=1)
+    with router.client() as http:
+        for _ in range(4):
+            reply = http.post("/v1/completions", json=CHAT)
+            assert (reply.status_code, reply.content) == (504, words)
+        states = [one["state"] for one in http.get("/router/backends").json()["backends"]]
+    assert states == ["up", "up"]
+    assert [len(backend.seen) for backend in backends] == [2, 2]
 
 
 def test_a_backend_that_is_not_there_costs_a_client_nothing(world: Any) -> None:
@@ -161,6 +186,22 @@ def test_health_follows_the_probes(world: Any) -> None:
         assert "No backend is healthy" in reply.json()["error"]["message"]
         backend.health = 404  # an endpoint without /health lives if its models can be listed
         eventually(lambda: http.get("/health").status_code == 200)
+
+
+async def test_until_the_first_probe_nobody_is_healthy_and_models_wait() -> None:
+    router = Router(parse_config(RouterConfig, {"backends": [{"url": "http://a:1"}, {"url": "http://b:1"}]}))
+    first, second = router.fleet.backends
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=router.app), base_url="http://r") as http:
+        early = await http.get("/health")
+        assert (early.status_code, "has said yet" in early.text) == (503, True)
+        asked = asyncio.create_task(http.get("/v1/models"))
+        first.models, second.models = {"m": {"id": "m"}}, {"n": {"id": "n"}}
+        first.probed.set()
+        assert (await http.get("/health")).status_code == 200
+        assert not asked.done()
+        second.probed.set()
+        assert [one["id"] for one in (await asked).json()["data"]] == ["m", "n"]
 
 
 def test_a_full_fleet_lets_requests_wait_in_their_order_and_refuses_what_is_too_much(world: Any) -> None:

@@ -298,6 +298,32 @@ def test_nothing_is_served_behind_a_request_that_was_refused(world: Any, bad: by
     assert not served
 
 
+HALF = b"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nab"
+
+
+@pytest.mark.parametrize(("sent", "late"), [(b"", "headers"), (b"GET /v1/mod", "headers"), (HALF, "body")])
+def test_who_does_not_go_on_is_not_waited_for(world: Any, sent: bytes, late: str) -> None:
+    backend = world.backend()
+    with connected(world.router(backend, head_seconds=0.05, body_seconds=0.05)) as client:
+        client.sendall(sent)
+        head, _, body = said(client).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 ")
+    assert late in json.loads(body)["error"]["message"]
+    assert not backend.seen
+
+
+def test_who_waits_for_an_answer_may_be_slow_with_the_next_request(world: Any) -> None:
+    async def answer(seen: Any) -> None:
+        await asyncio.sleep(0.2)
+        seen.writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\none")
+
+    with connected(world.router(world.backend(answer), head_seconds=0.05)) as client:
+        client.sendall(ONE + b"GET /v1/mod")
+        words = said(client)
+    assert words.startswith(b"HTTP/1.1 200 ")
+    assert b"oneHTTP/1.1 408 " in words
+
+
 def test_unknown_paths_are_named(world: Any) -> None:
     router = world.router(world.backend())
     with router.client() as http:
