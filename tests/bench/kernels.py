@@ -18,13 +18,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
-import gc
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,17 +34,13 @@ if "--dry" in sys.argv:
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 import torch
-import triton
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernels.cases.decode_step import DecodeStep, Shape
+from kernels.cases.decode_step import DecodeStep
 from kernels.cases.measuring import (
     GOALS,
     Ceilings,
-    GpuTimer,
-    HostTimer,
-    Place,
     Row,
     attempt,
     check,
@@ -57,7 +50,7 @@ from kernels.cases.measuring import (
 )
 from kernels.cases.report import sentence, write_report
 from kernels.cases.work import Case, Maker
-from kernels.platform import INTERPRETER, arch_of
+from tests.bench.kernel_session import Session, facts_of, open_session, release, wait
 
 STEP_GOAL = 1.25
 """A decode step may take this many times what its bytes take at the copy's bandwidth."""
@@ -65,7 +58,6 @@ STEP_GOAL = 1.25
 SDPA_GOAL = 0.9
 """Prefill must reach this share of the speed of torch's flash attention."""
 
-WINDOW_SECONDS = 5.0
 COUNTER_SECONDS = 0.1
 """NVML's energy counter stands still for up to so long, at either end of a window."""
 
@@ -74,71 +66,6 @@ BUDGET_SECONDS = 340.0
 
 USE_SECONDS = 12.0
 """What one use may take: two compilations, its twin on the CPU and half a second of runs."""
-
-TINY = Shape(layers=1, width=32, inner=48, heads=2, kv_heads=1, head_dim=16, vocabulary=50)
-
-
-@dataclass(frozen=True)
-class Session:
-    """Where the script runs: the GPU, or with ``dry`` a CPU at tiny sizes. It ends by ``deadline`` of the monotonic
-    clock."""
-
-    place: Place
-    dry: bool
-    counter: EnergyCounter
-    deadline: float = float("inf")
-
-    def has_time(self, seconds: float) -> bool:
-        return time.monotonic() + seconds < self.deadline
-
-    @property
-    def shape(self) -> Shape:
-        return TINY if self.dry else Shape()
-
-    @property
-    def context(self) -> int:
-        return 20 if self.dry else 1024
-
-    @property
-    def burst(self) -> int:
-        """Runs between two looks at the clock."""
-        return 1 if self.dry else 20
-
-    @property
-    def window(self) -> float:
-        return 0.0 if self.dry else WINDOW_SECONDS
-
-
-class EnergyCounter:
-    """Joules since the driver was loaded, by NVML; None where there is no such counter."""
-
-    driver = "unknown"
-
-    def __init__(self, device: torch.device) -> None:
-        self._read: Callable[[], float] | None = None
-        if device.type == "cpu" or torch.version.hip:
-            return
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        self.driver = str(pynvml.nvmlSystemGetDriverVersion())
-        self._read = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
-
-    def joules(self) -> float | None:
-        return self._read() if self._read else None
-
-
-def open_session(dry: bool) -> Session | None:
-    """None without a GPU, unless ``dry``."""
-    if dry:
-        device = torch.device("cpu")
-        arch = dataclasses.replace(INTERPRETER, fp8=torch.float8_e4m3fn)
-        return Session(Place(device, arch, HostTimer(), full=False), True, EnergyCounter(device))
-    if not torch.cuda.is_available():
-        return None
-    device = torch.device("cuda", 0)
-    return Session(Place(device, arch_of(device), GpuTimer(device), full=True), False, EnergyCounter(device))
 
 
 def say(text: str) -> None:
@@ -229,11 +156,6 @@ def windowed(replay: Callable[[], Any], session: Session) -> tuple[float, float 
     return seconds, None if before is None or after is None else after - before, runs
 
 
-def wait(session: Session) -> None:
-    if session.place.device.type == "cuda":
-        torch.cuda.synchronize(session.place.device)
-
-
 def captured(step: DecodeStep, session: Session) -> Callable[[], Any]:
     """The step as a graph; on a CPU the step itself."""
     if session.dry:
@@ -248,23 +170,6 @@ def captured(step: DecodeStep, session: Session) -> Callable[[], Any]:
     with torch.cuda.graph(graph):
         step.run()
     return graph.replay
-
-
-def release(session: Session) -> None:
-    """Give a step's weights back before the next one's are made."""
-    gc.collect()
-    if session.place.device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def facts_of(session: Session) -> dict[str, str]:
-    device = session.place.device
-    return {
-        "device": "CPU, interpreted: figures mean nothing" if session.dry else torch.cuda.get_device_name(device),
-        "architecture": session.place.arch.name, "driver": session.counter.driver, "torch": torch.__version__,
-        "triton": triton.__version__, "command": " ".join(["python", "tests/bench/kernels.py", *sys.argv[1:]]),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }  # fmt: skip
 
 
 def run_all(session: Session, options: argparse.Namespace) -> int:
