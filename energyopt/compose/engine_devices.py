@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from energyopt.core.clock import Clock
 from energyopt.core.config import Deployment
-from energyopt.core.errors import SensorError, SensorUnavailableError
+from energyopt.core.errors import SensorError, SensorUnavailableError, UsageError
 from energyopt.core.study import Space, StudySpec
 from telemetry.amd.source import amd_driver_loaded
 from telemetry.detect import Detection, detect
@@ -70,6 +70,8 @@ def used_devices(choice: EvaluatorChoice, deployment: Deployment) -> tuple[str, 
 
     A running server does not say which GPUs are its own, so every one of this host counts unless the study names them;
     () for a server on another host. Without a GPU, or for an engine told to use none, it is the CPU.
+
+    Raises SensorUnavailableError where every GPU would count and their driver tells of none.
     """
     if elsewhere(choice):
         return ()
@@ -79,12 +81,24 @@ def used_devices(choice: EvaluatorChoice, deployment: Deployment) -> tuple[str, 
         return named if choice.kind == "endpoint" else named[:count]
     if deployment.decode.engine.device == "cpu" or not _has_gpus() or _told_cpu(choice):
         return CPU
-    return machine_gpus(()) if choice.kind == "endpoint" else tuple(f"cuda:{rank}" for rank in range(count))
+    return _all_gpus() if choice.kind == "endpoint" else tuple(f"cuda:{rank}" for rank in range(count))
+
+
+def _all_gpus() -> tuple[str, ...]:
+    try:
+        return machine_gpus(())
+    except UsageError as error:
+        raise SensorUnavailableError(f"A driver of GPUs is loaded, but tells of none. {error}") from error
 
 
 def find_used(choice: EvaluatorChoice, deployment: Deployment, kind: str, clock: Clock) -> Detection:
     """The sensors of those devices. "auto" never fails; another kind raises ConfigError, SensorUnavailableError."""
-    devices = used_devices(choice, deployment)
+    try:
+        devices = used_devices(choice, deployment)
+    except SensorUnavailableError as error:
+        if kind not in ("auto", "none"):
+            raise
+        return Detection((), (f"GPU energy is not measured. {error}",))
     if not devices:
         return Detection((), (f"{choice.url} is on another host, which this one cannot measure: give energy_url.",))
     found = detect(kind, devices, clock, environment=environment_of(choice))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from pydantic import ValidationError
 
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import Deployment, describe_validation, parse_config
-from energyopt.core.errors import ConfigError
+from energyopt.core.errors import ConfigError, SensorUnavailableError
 from energyopt.core.files import read_bounded
 from energyopt.core.study import Space, StudyRecord, StudySpec, StudyState, TrialOutcome, TrialRecord, TrialState
-from energyopt.core.units import Seconds
+from energyopt.core.units import Joules, Seconds
 from engine.models import resolve_model
 from telemetry.detect import Detection
-from tuner.defaults import host_space
+from tuner.defaults import PowerRange, host_space
 from tuner.evaluators.endpoint import takes
 from tuner.evaluators.launched import DIALECTS
 from tuner.evaluators.recorded import pinned
@@ -29,7 +29,7 @@ from tuner.space import Params, SearchSpace
 from tuner.study_file import StudyFile
 from tuner.workload.chat import chat_workload
 
-from .engine_devices import find_used, identities
+from .engine_devices import find_used, identities, largest
 from .evaluators import EVALUATOR_KEY, UNREAL, carried, check_choice, chosen
 from .footprint import study_facts
 from .machine import describe_machine, usable_cores
@@ -84,7 +84,9 @@ def plan_file(file: StudyFile) -> PlannedStudy:
     meter = _sensors(file, baseline)
     for source in meter.sources:
         source.close()
-    space = file.space() or _usual_knobs(file, baseline)
+    devices, notes = _limitable(file, baseline)
+    power = power_range(devices) if devices else None
+    space = file.space() or _usual_knobs(file, baseline, devices, power)
     check_choice(choice, baseline, space)
     measured = simulated or bool(meter.sources) or choice.energy_url is not None
     if file.maximize == "tokens_per_joule" and not measured:
@@ -109,7 +111,9 @@ def plan_file(file: StudyFile) -> PlannedStudy:
     machine = describe_machine() | {"energy": " ".join(meter.reasons), "meter": file.meter}
     machine |= {**study_facts(file.footprint), EVALUATOR_KEY: file.evaluator.model_dump_json(exclude_defaults=True)}
     expected = Seconds(min(everything, budget.seconds or everything))
-    return PlannedStudy(spec, machine, len(points.points), points.removed, expected, meter.reasons)
+    count = max(len(devices), largest(spec).devices)
+    most = None if power is None else Joules(power.high * count * expected)
+    return PlannedStudy(spec, machine, len(points.points), points.removed, expected, (*meter.reasons, *notes), most)
 
 
 def _sensors(file: StudyFile, baseline: Deployment) -> Detection:
@@ -123,19 +127,27 @@ def _sensors(file: StudyFile, baseline: Deployment) -> Detection:
     return find_used(file.evaluator, baseline, file.meter, MonotonicClock())
 
 
-def _usual_knobs(file: StudyFile, baseline: Deployment) -> Space:
+def _limitable(file: StudyFile, baseline: Deployment) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The devices whose limits may be set, and in words why there are none. Raises ConfigError for an absent GPU."""
+    choice = file.evaluator
+    if choice.kind in UNREAL:
+        return (), ()
+    if choice.kind == "embedded":
+        return device_identities(baseline.decode.engine.device, baseline.devices), ()
+    try:
+        return identities(choice, baseline, MonotonicClock()), ()
+    except SensorUnavailableError as error:
+        return (), (f"Power limits are left alone. {error}",)
+
+
+def _usual_knobs(file: StudyFile, baseline: Deployment, devices: Sequence[str], power: PowerRange | None) -> Space:
     """What is searched where the file names nothing: an endpoint's limits, else the knobs of this host."""
     choice = file.evaluator
-    devices: tuple[str, ...] = ()
-    if choice.kind == "embedded":
-        devices = device_identities(baseline.decode.engine.device, baseline.devices)
-    elif choice.kind not in UNREAL:
-        devices = identities(choice, baseline, MonotonicClock())
     space = host_space(
         baseline,
         usable_cores(),
         concurrency=file.workload.concurrency,
-        power=power_range(devices) if devices else None,
+        power=power,
         max_clock=highest_clock(devices) if devices else None,
     )
     if choice.kind == "endpoint":

@@ -12,11 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from energyopt.compose import engine_devices, study_files
 from energyopt.compose.results import Session, open_session
 from energyopt.compose.study_files import REVISION_OF, plan_file, read_study_file, revise
 from energyopt.core.clock import FakeClock
-from energyopt.core.errors import ConfigError, SloError
+from energyopt.core.errors import ConfigError, SensorUnavailableError, SloError, UsageError
 from energyopt.core.study import Knob, Origin, StudyState, TrialState
+from energyopt.core.units import Watts
+from tuner.defaults import PowerRange
 from tuner.evaluators.choice import EvaluatorChoice
 from tuner.fake import FakeEvaluator
 from tuner.fake_study import FakePowerController
@@ -198,6 +201,38 @@ def test_a_knob_that_the_engine_cannot_be_told_is_refused(tmp_path: Path) -> Non
     usual = plan_file(vllm.model_copy(update={"knobs": {}}))
     assert "decode.engine.threads" not in [knob.path for knob in usual.spec.space.knobs]
     assert "decode.engine.max_num_seqs" in [knob.path for knob in usual.spec.space.knobs]
+
+
+def test_a_driver_that_tells_of_no_gpu_leaves_limits_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_found(named: tuple[str, ...]) -> tuple[str, ...]:
+        raise UsageError("No GPU was found to cap.")
+
+    monkeypatch.setattr(engine_devices, "_has_gpus", lambda: True)
+    monkeypatch.setattr(engine_devices, "machine_gpus", none_found)
+    file = read_study_file(written(tmp_path, YAML)).model_copy(update={"knobs": {}, "meter": "auto"})
+    served = EvaluatorChoice(kind="endpoint", url="http://127.0.0.1:9")
+    for choice in (served, EvaluatorChoice(kind="vllm")):
+        planned = plan_file(file.model_copy(update={"evaluator": choice}))
+        assert planned.spec.maximize == "output_rate"
+        assert not any(".power." in knob.path for knob in planned.spec.space.knobs)
+        assert planned.most_joules is None
+        assert any("Power limits are left alone" in note for note in planned.meter_notes)
+    with pytest.raises(SensorUnavailableError, match="tells of none"):
+        plan_file(file.model_copy(update={"evaluator": served, "meter": "nvml"}))
+
+
+def test_a_file_says_what_its_devices_take_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_files, "identities", lambda choice, deployment, clock: ("GPU-a",))
+    limits = PowerRange(Watts(200.0), Watts(700.0), Watts(700.0))
+    monkeypatch.setattr(study_files, "power_range", lambda devices: limits)
+    monkeypatch.setattr(study_files, "highest_clock", lambda devices: None)
+    file = read_study_file(written(tmp_path, YAML))
+    assert plan_file(file).most_joules is None, "nothing of this host is used by a simulator"
+    vllm = file.model_copy(update={"evaluator": EvaluatorChoice(kind="vllm"), "meter": "none"})
+    planned = plan_file(vllm.model_copy(update={"knobs": {"max_num_seqs": (8, 16, 32)}}))
+    assert planned.most_joules == pytest.approx(700.0 * planned.expected_seconds)
+    wide = plan_file(vllm.model_copy(update={"knobs": {"layout": ("tp1", "tp4")}}))
+    assert wide.most_joules == pytest.approx(4 * 700.0 * wide.expected_seconds), "the largest layout counts"
 
 
 PIECES = st.sampled_from(
