@@ -23,9 +23,10 @@ log = logging.getLogger(__name__)
 
 PERIOD = Seconds(0.1)
 """10 Hz: a counter that ticks every 20 to 100 ms has changed, and a hole of a lost sample stays small."""
-ROUND = 5.0
-"""Seconds between hand-overs to the sink: the pieces are of a second each all the same. Five in a row cost a third of
-what they cost one by one."""
+ROUND = 1.0
+"""Seconds between hand-overs to the sink, whose pieces are of a second each: a process that is killed loses what it had
+not handed over, this long and the second that was not over. With a database and eight sensors the agent takes 0.8% of
+a core so, and 0.6% with five seconds."""
 SCAN_EVERY = 30.0
 """Seconds between looks for sensors that were not there before."""
 STOP_TIMEOUT = 5.0

@@ -20,7 +20,7 @@ class Desk:
     """Runs entries in the order in which they came, each once. Until ``start`` and after ``stop`` at once.
 
     An entry that raises ends the account: the next ``add`` or ``catch_up`` raises the same error, as it would have
-    without the desk. Thread-safe.
+    without the desk, and nothing after it is done. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -65,6 +65,8 @@ class Desk:
 
     def _next(self) -> bool:
         with self._working:
+            if self._error is not None:
+                self._entries.clear()
             if not self._entries:
                 return False
             entry = self._entries.popleft()
@@ -72,5 +74,4 @@ class Desk:
                 entry()
             except Exception as error:  # noqa: BLE001 - the thread's border: whoever adds or reads next gets it
                 self._error = error
-                self._entries.clear()
             return True

@@ -89,10 +89,12 @@ def test_an_error_reaches_who_adds_or_reads_next(monkeypatch: pytest.MonkeyPatch
     else:
         with pytest.raises(ValueError, match="without an end"):
             desk.add(fail)
+    done: list[int] = []
     with pytest.raises(ValueError, match="without an end"):
-        desk.add(lambda: None)
+        desk.add(lambda: done.append(1))
     with pytest.raises(ValueError, match="without an end"):
         desk.stop()
+    assert done == [], "an account without one of its steps is not continued"
 
 
 @given(
