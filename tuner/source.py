@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from energyopt.core.units import Seconds
 from energyopt.core.workload import Workload
 
 from .attached import check_result
+from .cuts import judged_by_baseline
 from .objective import Objective
 
 
@@ -117,14 +118,18 @@ class DirectSource:
             study, trials = self._store.study(found.study_id), self._store.trials(found.study_id)
         except NotFoundError:
             return None  # it was deleted in this moment, and the lease with it
-        return _leased(found, next(trial for trial in trials if trial.number == found.number), study, self._ttl)
+        return _leased(found, _numbered(trials, found.number), study, self._ttl)
 
     def beat(self, lease: str, stage: str, fraction: float) -> None:
         self._leases.renew(lease, self._ttl, stage=stage, fraction=fraction)
 
     def complete(self, lease: str, result: RunResult) -> TrialOutcome:
-        study = self._store.study(self._leases.study_of(lease))
+        study_id, number = self._leases.trial_of(lease)
+        study = self._store.study(study_id)
         check_result(study.spec, result)
+        if result.cut_requests:
+            trials = self._store.trials(study_id)
+            result = judged_by_baseline(result, _numbered(trials, number), trials)
         objective = Objective(study.spec.maximize, study.spec.slos)
         outcome = objective.outcome(result)
         said = {"outcome": outcome.value, "value": objective.value(result), "joules": result.joules}
@@ -139,6 +144,10 @@ class DirectSource:
 
     def release(self, lease: str) -> None:
         self._leases.give_back(lease)
+
+
+def _numbered(trials: Sequence[TrialRecord], number: int) -> TrialRecord:
+    return next(trial for trial in trials if trial.number == number)
 
 
 def _leased(lease: LeaseRecord, trial: TrialRecord, study: StudyRecord, ttl: Seconds) -> LeasedTrial:

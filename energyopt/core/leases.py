@@ -185,8 +185,8 @@ class LeaseStore(Protocol):
         """How a study stands, and which of these trials are done; no documents are read."""
         ...
 
-    def study_of(self, lease_id: str) -> str:
-        """The study of a lease, also of one that has ended. Raises LeaseGoneError for one that never was."""
+    def trial_of(self, lease_id: str) -> tuple[str, int]:
+        """Study and number of a lease's trial, also if it has ended. Raises LeaseGoneError for one that never was."""
         ...
 
     def hands(self, study_id: str, within: Seconds) -> int:

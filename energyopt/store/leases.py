@@ -105,13 +105,13 @@ class SqlLeaseStore:
             heard_of(session, row.worker, now)
             return lease_record(row, trial_of(session, row))
 
-    def study_of(self, lease_id: str) -> str:
+    def trial_of(self, lease_id: str) -> tuple[str, int]:
         with self._session(self._readers) as session:
             run = attempt_of(session, lease_id)
             trial = None if run is None else session.get(TrialRow, run.trial_id)
             if trial is None:
                 raise LeaseGoneError(f"There is no lease {lease_id[:60]!r}.")
-            return trial.study_id
+            return trial.study_id, trial.number
 
     def finish(
         self,

@@ -218,7 +218,7 @@ def test_nothing_feasible_goes_up(store: ServiceStore) -> None:
 
 
 def test_a_conductor_leads_many_at_once(store: ServiceStore) -> None:
-    ids = [store.jobs.submit(toy_spec(trials=3, pairs=1, seed=n), {}, labels={})[0] for n in range(3)]
+    ids = [store.jobs.submit(toy_spec(trials=2, pairs=1, seed=n), {}, labels={})[0] for n in range(3)]
     over, stop, drain = threading.Event(), threading.Event(), threading.Event()
 
     def run(study_id: str, owner: str, sink: StudyProgressSink) -> None:

@@ -273,6 +273,22 @@ def test_many_workers_share_a_queue(source: TrialSource, store: ServiceStore, st
     assert [trial.attempts for trial in store.studies.trials(study)] == [1, 1, 1]
 
 
+def test_what_a_configuration_cuts_beyond_the_baseline_has_failed(
+    store: ServiceStore, study: str, result: RunResult
+) -> None:
+    """By lease as by one's own hands."""
+    source = DirectSource(store.studies, store.leases)
+    outcomes = []
+    for cut in (0, 10):
+        trial = source.acquire(worker(1))
+        assert trial is not None
+        outcomes.append(source.complete(trial.lease, result.model_copy(update={"cut_requests": cut})))
+    found = store.studies.trials(study)[1].result
+    assert found is not None
+    assert (found.failed_requests, found.cut_requests) == (result.failed_requests + 10, 0)
+    assert outcomes == [TrialOutcome.FEASIBLE, TrialOutcome.INFEASIBLE]
+
+
 def test_workers_are_known(store: ServiceStore, study: str, clock: FakeClock) -> None:
     source = DirectSource(store.studies, store.leases)
     source.acquire(worker(1))

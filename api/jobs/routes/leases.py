@@ -127,6 +127,6 @@ def workers(services: ServicesDep, caller: Reader) -> Response:
 
 def _own(services: JobServices, caller: Caller, lease_id: str) -> None:
     """Raises LeaseGoneError, also for a lease on another tenant's study: its existence is not told."""
-    study = services.leases.study_of(lease_id)
+    study, _ = services.leases.trial_of(lease_id)
     if caller.tenant is not None and services.jobs.job(study).tenant != caller.tenant:
         raise LeaseGoneError(f"There is no lease {lease_id[:60]!r}.")
