@@ -132,6 +132,7 @@ def plan(
     headers: Mapping[str, str],
     max_tokens: Callable[[Sequence[int]], int],
     logprobs: int | None,
+    prompt_logprobs: int | None = None,
     echoes: Sequence[str] = (),
     adapt: Callable[[SamplingParams], SamplingParams] = unchanged,
 ) -> Call:
@@ -152,9 +153,8 @@ def plan(
     for prompt, echo in zip(prompts, echoes or ("",) * len(prompts), strict=True):
         for choice in range(n):
             request_id = call_id if single else f"{call_id}-{len(jobs)}"
-            params = replace(
-                sampling(services, body, max_tokens(prompt), logprobs, choice), timeout=timeout, transfer=transfer
-            )
+            params = sampling(services, body, max_tokens(prompt), choice, logprobs, prompt_logprobs)
+            params = replace(params, timeout=timeout, transfer=transfer)
             jobs.append(Job(request_id, prompt, adapt(params), first=choice == 0, echo=echo))
     options = body.stream_options
     return Call(
@@ -169,7 +169,12 @@ def plan(
 
 
 def sampling(
-    services: Services, body: GenerationBody, max_tokens: int, logprobs: int | None, choice: int
+    services: Services,
+    body: GenerationBody,
+    max_tokens: int,
+    choice: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
 ) -> SamplingParams:
     """Sampling of one choice. Choices of one seeded call take successive seeds, or all would be the same text."""
     given: dict[str, Any] = {
@@ -190,6 +195,7 @@ def sampling(
         stop=_stops(body.stop, services.limits.max_stop_strings),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         ignore_eos=bool(body.ignore_eos),
         logit_bias=body.biases(),
         guide=guide_of(body),

@@ -33,20 +33,30 @@ def chat_logprobs(tokenizer: Tokenizer, outputs: Sequence[Output]) -> dict[str, 
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(tokenizer: Tokenizer, outputs: Sequence[Output], offset: int) -> dict[str, object]:
-    """The ``logprobs`` object of a plain completion; ``offset`` is the length of the token texts before these."""
+def completion_logprobs(
+    tokenizer: Tokenizer, outputs: Sequence[Output], offset: int, prompt: Sequence[int] = ()
+) -> dict[str, object]:
+    """The ``logprobs`` object of a plain completion; ``offset`` is the length of the token texts before these.
+
+    ``prompt`` comes before the tokens of ``outputs``, where it is repeated. Its first token follows nothing, so nothing
+    says how likely it was: null.
+    """
     tokens: list[str] = []
-    chosen: list[float] = []
-    top: list[dict[str, float]] = []
+    chosen: list[float | None] = []
+    top: list[dict[str, float] | None] = []
     offsets: list[int] = []
+    entries: list[tuple[int, TokenLogprobs | None]] = []
+    scores = [score for output in outputs for score in output.prompt_logprobs]
+    entries += zip(prompt, (None, *scores), strict=False)  # an answer that ended before its prompt was read has fewer
     for output in outputs:
-        for token, entry in zip(output.token_ids, output.logprobs, strict=True):
-            text = tokenizer.token_text(token)
-            tokens.append(text)
-            chosen.append(_finite(entry.chosen))
-            top.append(_alternatives(tokenizer, text, entry))
-            offsets.append(offset)
-            offset += len(text)
+        entries += zip(output.token_ids, output.logprobs, strict=True)
+    for token, entry in entries:
+        text = tokenizer.token_text(token)
+        tokens.append(text)
+        chosen.append(None if entry is None else _finite(entry.chosen))
+        top.append(None if entry is None else _alternatives(tokenizer, text, entry))
+        offsets.append(offset)
+        offset += len(text)
     return {"tokens": tokens, "token_logprobs": chosen, "top_logprobs": top, "text_offset": offsets}
 
 

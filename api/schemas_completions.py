@@ -37,7 +37,8 @@ _PROMPT_SCHEMA = {
 class CompletionBody(GenerationBody):
     """``logprobs`` is the number of alternatives per token; ``best_of`` may only repeat ``n``.
 
-    With ``echo`` the text begins with the prompt; log-probabilities of the prompt's tokens are not known.
+    With ``echo`` the text begins with the prompt, and ``logprobs`` with those of its tokens, the first of which has
+    none. Then ``max_tokens`` may be 0.
     """
 
     prompt: Annotated[list[Prompt], PlainValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]

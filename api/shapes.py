@@ -71,8 +71,9 @@ class Frame(ABC):
 
     def full_chunk(self, index: int, output: Output, usage: Json | None) -> bytes:
         """The event of any output."""
+        part = self._part(self._text(index, output))
         logprobs = self._logprobs(index, [output]) if self._wants_logprobs[index] else None
-        return self._event([self._choice(index, self._part(output.text), logprobs, output.finish_reason)], usage)
+        return self._event([self._choice(index, part, logprobs, output.finish_reason)], usage)
 
     def closing(self, usage: Json) -> bytes:
         return self._event([], usage)
@@ -100,6 +101,10 @@ class Frame(ABC):
         """What the client is told of why a choice ended, once all of it was read."""
         return reason
 
+    def _text(self, index: int, output: Output) -> str:
+        """The new text of an output that is written in full."""
+        return output.text
+
     def _halve(self, index: int) -> tuple[str, str]:
         # The call's id is random, so that no other string of the event can be equal to this mark.
         mark = f"{self._call.id}-text"
@@ -123,15 +128,23 @@ class Frame(ABC):
 
 
 class CompletionShape(Frame):
-    """``text_completion``, for whole replies and chunks alike."""
+    """``text_completion``, for whole replies and chunks alike.
+
+    An echo comes at once, but where its log-probabilities are wanted it comes with them, before the first token.
+    """
 
     def __init__(self, call: Call, tokenizer: Tokenizer) -> None:
         self._offsets = [0] * len(call.jobs)
+        self._scored = {
+            index
+            for index, job in enumerate(call.jobs)
+            if job.params.prompt_logprobs is not None and job.params.logprobs is not None
+        }
         super().__init__(call, tokenizer, "text_completion", "text_completion")
 
     def opening(self) -> bytes:
-        jobs = enumerate(self._call.jobs)
-        return b"".join(self._event([self._choice(i, self._part(j.echo), None, None)], None) for i, j in jobs if j.echo)
+        echoes = [(index, job.echo) for index, job in enumerate(self._call.jobs) if index not in self._scored]
+        return b"".join(self._event([self._choice(i, self._part(e), None, None)], None) for i, e in echoes if e)
 
     def _part(self, text: str) -> Json:
         return {"text": text}
@@ -139,12 +152,15 @@ class CompletionShape(Frame):
     def _body(self, index: int, text: str) -> Json:
         return {"text": self._call.jobs[index].echo + text}
 
+    def _text(self, index: int, output: Output) -> str:
+        return self._call.jobs[index].echo + output.text if index in self._scored else output.text
+
     def _logprobs(self, index: int, parts: Sequence[Output]) -> Json:
-        start = self._offsets[index]
-        self._offsets[index] += sum(
-            len(self._tokenizer.token_text(token)) for part in parts for token in part.token_ids
-        )
-        return completion_logprobs(self._tokenizer, parts, start)
+        start, prompt = self._offsets[index], self._call.jobs[index].prompt if index in self._scored else ()
+        self._scored.discard(index)
+        tokens = [*prompt, *(token for part in parts for token in part.token_ids)]
+        self._offsets[index] += sum(len(self._tokenizer.token_text(token)) for token in tokens)
+        return completion_logprobs(self._tokenizer, parts, start, prompt)
 
 
 def text_of(parts: Sequence[Output]) -> str:

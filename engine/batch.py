@@ -25,7 +25,8 @@ class ScheduledRequest:
 
     ``sample`` is True when this chunk reaches the newest known token, so that the next one is to be sampled.
     ``draft`` are guesses at the tokens after the newest known one, given only to a ``DraftVerifier`` and only with
-    ``sample``: the last ``len(draft)`` of the ``count`` positions hold them.
+    ``sample``: the last ``len(draft)`` of the ``count`` positions hold them. ``scored`` positions, the last ones before
+    the one that samples, are asked how likely the prompt's next token is; only a ``PromptScorer`` is given any.
     """
 
     request: Request
@@ -33,6 +34,12 @@ class ScheduledRequest:
     count: int
     sample: bool
     draft: tuple[int, ...] = ()
+    scored: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many of the last positions' logits are wanted."""
+        return self.scored + 1 + len(self.draft) if self.sample else self.scored
 
     def tokens(self) -> list[int]:
         """Token ids of the ``count`` positions, guesses included."""
@@ -75,11 +82,16 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One entry per batch item, in order: None where ``sample`` was False."""
+    """One entry per batch item, in order: None where ``sample`` was False.
+
+    ``scores`` has an entry per item too, with as many log-probabilities as were to be ``scored``; it may be empty where
+    no item had any.
+    """
 
     sampled: Sequence[Sampled | None]
     start: Seconds
     end: Seconds
+    scores: Sequence[tuple[TokenLogprobs, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +163,18 @@ def draft_limit(runner: Runner) -> int:
     if any(isinstance(group, RecurrentState) for group in runner.cache.all_groups):
         return 0
     return runner.max_draft_tokens if isinstance(runner, DraftVerifier) else 0
+
+
+@runtime_checkable
+class PromptScorer(Protocol):
+    """What a Runner also is if it can tell how likely the tokens of a prompt were."""
+
+    @property
+    def max_scored_tokens(self) -> int:
+        """The most of one batch: each costs a row of logits."""
+        ...
+
+
+def score_limit(runner: Runner) -> int:
+    """The most prompt tokens that a runner scores in one batch; 0 if it scores none."""
+    return runner.max_scored_tokens if isinstance(runner, PromptScorer) else 0

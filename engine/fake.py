@@ -17,6 +17,7 @@ from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.errors import EngineError
 from energyopt.core.units import Bytes
 
+from .answers import score
 from .batch import Batch, CacheShape, Sampled, ScheduledRequest, StepResult
 from .fake_kv import FakeKv, prefix_digest
 from .request import Request, TokenLogprobs
@@ -75,6 +76,10 @@ class FakeRunner:
         return 16
 
     @property
+    def max_scored_tokens(self) -> int:
+        return 16
+
+    @property
     def sleeps(self) -> bool:
         return True
 
@@ -95,11 +100,12 @@ class FakeRunner:
         self._kv.copy(batch.copies)
         if self._verify:
             self._kv.verify(batch)
-        sampled = [self._compute(item) for item in batch.items]
+        answers = [self._compute(item) for item in batch.items]
         step_time = self._step_time(batch) if callable(self._step_time) else self._step_time
         self._clock.sleep(type(start)(step_time))
         self.steps += 1
-        return StepResult(sampled, start, self._clock.now())
+        sampled, scores = [one for one, _ in answers], [some for _, some in answers]
+        return StepResult(sampled, start, self._clock.now(), scores)
 
     def close(self) -> None:
         self.closed = True
@@ -121,7 +127,8 @@ class FakeRunner:
         if self.steps == self._fail_at:
             raise EngineError(f"The fake runner failed at step {self.steps}, as it was told to.")
 
-    def _compute(self, item: ScheduledRequest) -> Sampled | None:
+    def _compute(self, item: ScheduledRequest) -> tuple[Sampled | None, tuple[TokenLogprobs, ...]]:
+        """The token sampled, if one is, and the scores of the prompt's."""
         request = item.request
         digest = self._kv.newest(request, item.start - 1) if item.start else 0
         digests: list[int] = []
@@ -129,12 +136,25 @@ class FakeRunner:
             digest = prefix_digest(digest, token)
             digests.append(digest)
         self._kv.write(request, item.start, digests)
+        rows = digests[len(digests) - item.rows :]
+        scores, rows = self._score(item, rows[: item.scored]), rows[item.scored :]
         if not item.sample:
-            return None
-        rows = digests[len(digests) - 1 - len(item.draft) :]
+            return None, scores
         if self._random is not None:
-            return self._random.sample(request, rows, item.draft)
-        return accepted([self._sample(request, row, ahead) for ahead, row in enumerate(rows)], item.draft)
+            return self._random.sample(request, rows, item.draft), scores
+        return accepted([self._sample(request, row, ahead) for ahead, row in enumerate(rows)], item.draft), scores
+
+    def _score(self, item: ScheduledRequest, rows: Sequence[int]) -> tuple[TokenLogprobs, ...]:
+        """A quarter more unlikely than the most likely token, which follows from the digest, unless it is that one."""
+        known, top = len(item.request.scores) + 1, item.request.params.prompt_logprobs or 0
+        tokens = item.request.tokens(known, known + len(rows))
+        if self._random is not None:
+            return score(self._random.logits(rows), tokens, top) if rows else ()
+        best = [self._vocabulary[digest % len(self._vocabulary)] for digest in rows]
+        return tuple(
+            TokenLogprobs(-0.5 if token == likely else -0.75, ((likely, -0.5),)[:top])
+            for token, likely in zip(tokens, best, strict=True)
+        )
 
     def _sample(self, request: Request, digest: int, ahead: int) -> Sampled:
         if self._say is not None:
@@ -158,8 +178,12 @@ class RandomLogits:
 
     def sample(self, request: Request, digests: Sequence[int], draft: tuple[int, ...] = ()) -> Sampled:
         """A digest for the next token, and one for the token after each guess."""
+        return self._sampler.sample(self.logits(digests), [request], [draft])[0]
+
+    def logits(self, digests: Sequence[int]) -> torch.Tensor:
+        """A row for each digest."""
         rows = [np.random.default_rng(digest).standard_normal(self._vocab, dtype=np.float32) for digest in digests]
-        return self._sampler.sample(torch.from_numpy(3 * np.stack(rows)), [request], [draft])[0]
+        return torch.from_numpy(3 * np.stack(rows))
 
 
 class FakeTokenizer:

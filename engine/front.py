@@ -17,7 +17,7 @@ from energyopt.core.errors import DeadlineError, EngineError, OverloadedError
 from energyopt.core.records import RequestRecord, StepRecord
 
 from .backlog import Turnover
-from .batch import CacheShape, Runner
+from .batch import CacheShape, Runner, score_limit
 from .detokenize import CONTEXT_TOKENS, Detokenizer
 from .disagg.ports import Remote
 from .disagg.prompt import lent_prompt
@@ -74,6 +74,7 @@ class EngineFront:
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
         self._clock = clock
+        self._scores = score_limit(runner) > 0
         self._guides = GuideShelf(guides or LlGuides(tokenizer))
         turnover = Turnover()
         self._intake = Intake(config.max_num_queued_reqs, config.max_num_seqs, turnover.retry_after)
@@ -85,6 +86,7 @@ class EngineFront:
             eos_ids=tokenizer.eos_ids,
             drafts=drafts_for(config.speculative_config, runner, energy),
             depth=as_pipeline(runner).depth,
+            most_scored=score_limit(runner),
         )
         idle = idle_sleep_for(config.idle_sleep, runner, clock, lambda: self._coordinator.reset(DEVICE), energy)
         hooks = Hooks(on_step, on_request)
@@ -114,6 +116,7 @@ class EngineFront:
             max_model_len=self._max_model_len,
             vocab_size=self._tokenizer.vocab_size,
             cache=self._cache,
+            scores=self._scores,
         )
         prompt = lent_prompt(prompt, params, self._cache)
         request = Request(request_id, tuple(prompt), params, self._clock.now(), session)

@@ -47,15 +47,15 @@ class StepInputs:
 
 
 def step_inputs(batch: Batch) -> StepInputs:
-    """Rows stand in the order of the batch's items; a sampling item's newest row samples, and those of its guesses."""
+    """Rows stand in the order of the batch's items. Of an item the rows that are scored are sampled from too, then its
+    newest one, if it samples, and those of its guesses."""
     tokens: list[int] = []
     spans: list[Span] = []
     samples: list[int] = []
     for item in batch.items:
         spans.append(Span(len(tokens), item.start, item.count, item.request.block_ids))
         tokens += item.tokens()
-        if item.sample:
-            samples += range(len(tokens) - 1 - len(item.draft), len(tokens))
+        samples += range(len(tokens) - item.rows, len(tokens))
     groups = len(batch.items[0].request.other_tables) if batch.items else 0
     others = tuple([item.request.other_tables[group] for item in batch.items] for group in range(groups))
     return StepInputs(tokens, spans, samples, batch.copies, others)

@@ -9,8 +9,10 @@ from .request import Request
 class Plan:
     """A batch in the making, and what is left of its token budget."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, scores: int = 0) -> None:
+        """``scores`` is how many prompt tokens may be scored."""
         self.budget = budget
+        self.scores = scores
         self._decodes: list[ScheduledRequest] = []
         self._prefills: list[ScheduledRequest] = []
 
@@ -23,12 +25,21 @@ class Plan:
         self._decodes.append(ScheduledRequest(request, request.num_computed, 1, True))
         self.budget -= 1
 
+    def most(self, request: Request) -> int:
+        """How many of its next tokens a request may compute here."""
+        most = min(request.remaining, self.budget)
+        if request.unscored <= self.scores:
+            return most
+        return min(most, len(request.scores) + self.scores - request.num_computed)
+
     def add(self, request: Request, count: int) -> None:
         """Also a request that comes back from preemption may be a decode: the cache can hold all but its last token."""
         start = request.num_computed
-        item = ScheduledRequest(request, start, count, start + count == request.num_tokens)
+        scored = min(request.unscored, max(0, start + count - len(request.scores))) if request.unscored else 0
+        item = ScheduledRequest(request, start, count, start + count == request.num_tokens, scored=scored)
         (self._decodes if is_decode(item) else self._prefills).append(item)
         self.budget -= count
+        self.scores -= scored
 
     @property
     def decodes(self) -> tuple[ScheduledRequest, ...]:

@@ -21,7 +21,8 @@ from .structured.ports import Guide, GuideSpec
 class SamplingParams:
     """How tokens are chosen and when to stop. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 are off.
 
-    ``logprobs`` is the number of alternatives reported per output token (0: only the chosen one; None: off).
+    ``logprobs`` is the number of alternatives reported per output token (0: only the chosen one; None: off), and
+    ``prompt_logprobs`` the same for the prompt's tokens; with it ``max_tokens`` may be 0: the prompt is read, no more.
     ``logit_bias`` holds pairs of token id and what is added to its logit. Before ``min_tokens`` nothing but a stop
     string or a completed guide ends the answer. ``guide`` is the form that the answer must have. A lower ``priority``
     is admitted earlier. ``timeout`` is how long after its arrival the request may still run. ``skip_special_tokens``
@@ -39,6 +40,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -53,12 +55,13 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         allowed: tuple[tuple[str, float, float, float], ...] = (
-            ("max_tokens", self.max_tokens, 1, 2**31),
+            ("max_tokens", self.max_tokens, 1 if self.prompt_logprobs is None else 0, 2**31),
             ("temperature", self.temperature, 0, 100),
             ("top_k", self.top_k, 0, 2**31),
             ("top_p", self.top_p, 1e-6, 1),
             ("min_p", self.min_p, 0, 1),
             ("logprobs", self.logprobs if self.logprobs is not None else 0, 0, 20),
+            ("prompt_logprobs", self.prompt_logprobs if self.prompt_logprobs is not None else 0, 0, 20),
             ("presence_penalty", self.presence_penalty, -2, 2),
             ("frequency_penalty", self.frequency_penalty, -2, 2),
             ("repetition_penalty", self.repetition_penalty, 1e-3, 100),
@@ -130,7 +133,8 @@ class Request:
 
     A model with several groups of layers has a table for each: ``block_ids`` is the first group's, ``other_tables``
     are the others'. An entry is ``NO_BLOCK`` where the group no longer reads the positions. ``guide`` has followed
-    ``output`` whole, if the answer must have a form. ``scheduled`` is when its first step began.
+    ``output`` whole, if the answer must have a form. ``scheduled`` is when its first step began. ``scores`` are the
+    log-probabilities of the prompt's tokens from its second on, as far as they were asked for and are known.
     """
 
     id: str
@@ -152,6 +156,7 @@ class Request:
     kv: KvNotes = field(default_factory=KvNotes)
     guide: Guide | None = None
     scheduled: Seconds | None = None
+    scores: list[TokenLogprobs] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
@@ -162,6 +167,11 @@ class Request:
     def remaining(self) -> int:
         """Tokens known but not yet computed; 1 in steady decode."""
         return self.num_tokens - self.num_computed
+
+    @property
+    def unscored(self) -> int:
+        """Prompt tokens whose log-probabilities are wanted and not known; the first one has none."""
+        return 0 if self.params.prompt_logprobs is None else len(self.prompt) - 1 - len(self.scores)
 
     @property
     def phase(self) -> Phase:

@@ -14,6 +14,7 @@ from energyopt.core.units import Bytes
 from kernels.ops import CopyBlocks
 from kernels.pages import Pages, plan_pages
 
+from .answers import MOST_SCORED, answer
 from .asleep import Parked, tensors_of
 from .batch import Batch, CacheShape, StepResult
 from .device_draw import drawer_of
@@ -100,19 +101,19 @@ class TorchRunner:
         """Rows of one request that are sampled in one step, but for the first: a prefill's chunk by its shape."""
         return 16
 
+    @property
+    def max_scored_tokens(self) -> int:
+        return MOST_SCORED
+
     def run(self, batch: Batch) -> StepResult:
         start = self._clock.now()
         logits = self.logits(batch)
-        requests = [item.request for item in batch.items if item.sample]
-        drafts = [item.draft for item in batch.items if item.sample]
-        with torch.inference_mode(), foreign_memory_errors(f"Sampling for {len(requests)} requests"):
-            chosen = iter(self._sampler.sample(logits, requests, drafts))
-        sampled = [next(chosen) if item.sample else None for item in batch.items]
+        sampled, scores = answer(self._sampler, batch, logits)
         self._wait()
-        return StepResult(sampled, start, self._clock.now())
+        return StepResult(sampled, start, self._clock.now(), scores)
 
     def logits(self, batch: Batch) -> torch.Tensor:
-        """Compute the batch; logits (items that sample, vocab), float32, for the token after each of them."""
+        """Compute the batch; logits (rows, vocab), float32: of each item the last ``ScheduledRequest.rows``."""
         inputs = step_inputs(batch)
         captured = self._captured_logits(inputs)
         return self.head(inputs, self.stage(inputs)) if captured is None else captured

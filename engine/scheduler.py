@@ -50,13 +50,16 @@ class Scheduler:
         policy: AdmissionPolicy | None = None,
         drafts: Drafts | None = None,
         depth: int = 1,
+        most_scored: int = 0,
     ) -> None:
+        """``most_scored`` prompt tokens may be scored in one batch."""
         self.counters = Counters()
         self.endings = Endings(eos_ids)
         self.flights = Flights(depth)
         self.cache = cache
         self._config = config
         self._max_model_len = max_model_len
+        self._most_scored = most_scored
         self._waiting = WaitingQueue(policy or PriorityFirst())
         self._running: list[Request] = []
         self._loading: dict[str, tuple[Request, PrefixHit]] = {}
@@ -119,7 +122,7 @@ class Scheduler:
     def schedule(self) -> Batch | None:
         """The next step's batch; None if no request is at hand: they wait for a lower tier, or a batch has them."""
         self._take_landed()
-        plan = Plan(self._config.max_num_batched_tokens)
+        plan = Plan(self._config.max_num_batched_tokens, self._most_scored)
         prefills = self._plan_decodes(plan)
         if self.drafts is not None:
             self.drafts.add_to(plan, self.cache)
@@ -199,7 +202,7 @@ class Scheduler:
 
     def _plan_chunk(self, plan: Plan, request: Request) -> None:
         """As much of a request as the budget, the blocks, and the states that are worth keeping allow."""
-        wanted = min(request.remaining, plan.budget)
+        wanted = plan.most(request)
         wanted = self.cache.chunk_end(request, request.num_computed + wanted) - request.num_computed
         count = self.cache.room(request, wanted)
         if count:
@@ -217,7 +220,10 @@ class Scheduler:
         self._asking = []
         while plan.budget and self._waiting and len(self._running) + len(self._loading) < self._config.max_num_seqs:
             request = self._waiting.peek()
-            hit = self.cache.lookup(request)
+            if request.unscored and not plan.scores:
+                return
+            # What is cached has no logits, so a prompt that is scored is computed whole.
+            hit = NO_HIT if request.unscored else self.cache.lookup(request)
             if hit.later:
                 self._asking.append(self._waiting.pop())
                 if len(self._asking) >= _MOST_ASKING:

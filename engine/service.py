@@ -123,6 +123,8 @@ class EngineService:
         busy = self._busy
         if self._idle is None:
             return self._intake.collect(block=not busy)
+        if not busy:
+            self._idle.rest()
         mail = self._intake.collect(block=not busy, patience=self._idle.patience)
         if self._closing:
             return mail  # who sleeps ends asleep
@@ -170,7 +172,8 @@ class EngineService:
     def _answer(self, new: NewToken, at: Seconds) -> tuple[Stream, Output]:
         """The output that new tokens make. A token that ends the request by its id adds no text."""
         request = new.request
-        stream, given = self._streams[request.id], (new.sampled, *new.sampled.more)
+        stream, given = self._streams[request.id], new.given
+        first = len(request.output) == len(given)
         text, kept = self._text_of(stream, given)
         if stream.detokenizer.stopped:
             self._scheduler.finish(request, FinishReason.STOP)
@@ -185,6 +188,7 @@ class EngineService:
             self._record(stream, at),
             request.kv.offer,
             None if request.guide is None or request.finish_reason is None else request.guide.failure,
+            tuple(request.scores) if first else (),
         )
 
     def _text_of(self, stream: Stream, given: Sequence[Sampled]) -> tuple[str, int]:

@@ -12,14 +12,19 @@ from .request import Request
 
 @dataclass(slots=True)
 class NewToken:
-    """What was just appended to ``request``: a token, and those in ``sampled.more``.
+    """What was just appended to ``request``: a token, and those in ``sampled.more``; None: it wanted none.
 
     The request's ``finish_reason`` is set if the last of them ended it. Never changed; not frozen, for speed: a step
     makes one for each request.
     """
 
     request: Request
-    sampled: Sampled
+    sampled: Sampled | None
+
+    @property
+    def given(self) -> tuple[Sampled, ...]:
+        """All the tokens, in order."""
+        return () if self.sampled is None else (self.sampled, *self.sampled.more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +37,4 @@ class Settled:
     @property
     def num_tokens(self) -> int:
         """Output tokens of the step: one for each request that sampled, and more where guesses came true."""
-        return sum(1 + len(new.sampled.more) for new in self.tokens)
+        return sum(0 if new.sampled is None else 1 + len(new.sampled.more) for new in self.tokens)

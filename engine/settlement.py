@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from energyopt.core.errors import EngineError
 from energyopt.core.records import FinishReason, Phase, StepShare
@@ -12,7 +12,7 @@ from .batch import Batch, Sampled, ScheduledRequest, StepResult
 from .ending import Endings
 from .kv.coordinator import KvCoordinator
 from .plan import is_decode
-from .request import Request, Status
+from .request import Request, Status, TokenLogprobs
 from .settled import NewToken, Settled
 from .speculative.drafts import Drafts
 
@@ -41,6 +41,7 @@ class Settlement:
             raise EngineError(f"The runner answered {len(result.sampled)} of {len(batch.items)} scheduled requests.")
         tokens: list[NewToken] = []
         shares: list[StepShare] = []
+        _take_scores(batch, result.scores)
         hits, commit = self.hits, self._cache.commit
         for item, sampled in zip(batch.items, result.sampled, strict=True):
             request, start, count = item.request, item.start, item.count
@@ -61,17 +62,23 @@ class Settlement:
             else:
                 commit(request, start + count)
             if sampled is not None:
-                self._append(request, sampled, result.end)
-                tokens.append(NewToken(request, sampled))
+                tokens.append(self._append(request, sampled, result.end))
         if self._drafts is not None and all(share.phase is Phase.DECODE for share in shares):
             self._drafts.policy.stepped(batch.num_tokens, result.start, result.end)
         return Settled(tuple(tokens), tuple(shares))
 
-    def _append(self, request: Request, sampled: Sampled, at: Seconds) -> None:
-        """Add a sampled token and end the request if the token ends it: at the latest at the end of the context."""
+    def _append(self, request: Request, sampled: Sampled, at: Seconds) -> NewToken:
+        """Add a sampled token and end the request if the token ends it: at the latest at the end of the context.
+
+        A request whose prompt alone was to be read ends without a token.
+        """
+        if request.params.max_tokens == 0:
+            self._finish(request, FinishReason.LENGTH)
+            return NewToken(request, None)
         reason = self._take(request, sampled, at)
         if reason is not None:
             self._finish(request, reason)
+        return NewToken(request, sampled)
 
     def _verify(self, item: ScheduledRequest, sampled: Sampled, at: Seconds) -> NewToken:
         """Add the token of a drafted step and those that guesses made possible, up to one that ends the request.
@@ -96,3 +103,15 @@ class Settlement:
         request.output.append(sampled.token)
         request.token_times.append(at)
         return self._endings.reason(request)
+
+
+def _take_scores(batch: Batch, scores: Sequence[tuple[TokenLogprobs, ...]]) -> None:
+    """What each prompt learned of its tokens. Raises EngineError if that is not what was asked for."""
+    if not any(item.scored for item in batch.items):
+        return
+    for number, item in enumerate(batch.items):
+        found = scores[number] if number < len(scores) else ()
+        if len(found) != item.scored:
+            name = item.request.id
+            raise EngineError(f"The runner scored {len(found)} of {item.scored} prompt tokens of request {name!r}.")
+        item.request.scores += found

@@ -12,9 +12,20 @@ from .request import SamplingParams
 
 
 def check_request(
-    prompt: Sequence[int], params: SamplingParams, *, max_model_len: int, vocab_size: int, cache: CacheShape
+    prompt: Sequence[int],
+    params: SamplingParams,
+    *,
+    max_model_len: int,
+    vocab_size: int,
+    cache: CacheShape,
+    scores: bool = True,
 ) -> None:
-    """Raise RequestError or PromptTooLongError, naming value and limit, unless the request can be served."""
+    """Raise RequestError or PromptTooLongError, naming value and limit, unless the request can be served.
+
+    ``scores`` is whether the runner tells how likely the tokens of a prompt are.
+    """
+    if params.prompt_logprobs is not None and not scores:
+        raise RequestError("This engine does not tell log-probabilities of a prompt.", param="prompt_logprobs")
     if not prompt:
         raise RequestError("The prompt is empty: it must have at least 1 token.", param="prompt")
     low, high = min(prompt), max(prompt)
@@ -58,7 +69,7 @@ def check_fits(prompt_tokens: int, max_tokens: int, cache: CacheShape) -> None:
 
     The last token sampled is never fed back, so it needs no place.
     """
-    needed = Layout(cache.all_groups).peak_blocks(prompt_tokens + max_tokens - 1, chunk=1)
+    needed = Layout(cache.all_groups).peak_blocks(prompt_tokens + max(max_tokens, 1) - 1, chunk=1)
     if needed > cache.num_blocks:
         raise PromptTooLongError(
             f"The prompt has {prompt_tokens} tokens and max_tokens is {max_tokens}, which takes {needed} KV blocks of "

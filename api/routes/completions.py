@@ -34,10 +34,8 @@ async def completions(request: Request, services: ServicesDep) -> Response:
     served_model(services, body.model)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise UnsupportedFieldError("best_of is not supported by this server unless it equals n.", param="best_of")
-    if body.echo and body.logprobs is not None:
-        message = "echo is not supported together with logprobs: this server knows none for the prompt."
-        raise UnsupportedFieldError(message, param="echo")
     asked = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    scored = bool(body.echo) and (body.logprobs is not None or asked == 0)
 
     def encode() -> list[list[int]]:
         return [_token_ids(services, prompt) for prompt in body.prompt]
@@ -55,6 +53,7 @@ async def completions(request: Request, services: ServicesDep) -> Response:
         headers=request.headers,
         max_tokens=max_tokens,
         logprobs=body.logprobs,
+        prompt_logprobs=(body.logprobs or 0) if scored else None,
         echoes=echoes,
     )
     return await answer(request, services, call, CompletionShape(call, services.tokenizer))

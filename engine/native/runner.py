@@ -18,6 +18,7 @@ from energyopt.core.errors import ConfigError, EngineError, OutOfMemoryError
 from energyopt.core.units import Bytes
 from kernels.cpu.program import NativeError, Step
 
+from ..answers import MOST_SCORED, answer
 from ..batch import Batch, CacheShape, StepResult
 from ..memory import available_bytes, foreign_memory_errors, lazy_pages
 from ..models import OpenedModel, usable_threads
@@ -40,6 +41,7 @@ class NativeRunner:
     """
 
     max_draft_tokens = MOST_DRAFT
+    max_scored_tokens = MOST_SCORED
 
     def __init__(self, loaded: OpenedModel, model: NativeModel, config: EngineConfig, clock: Clock) -> None:
         """Raises ConfigError or OutOfMemoryError for a pool of no possible size; the model is then closed."""
@@ -88,18 +90,13 @@ class NativeRunner:
     def run(self, batch: Batch) -> StepResult:
         start = self._clock.now()
         logits = self._compute(batch)
-        sampling = [item for item in batch.items if item.sample]
-        requests, drafts = [item.request for item in sampling], [item.draft for item in sampling]
         if torch.get_num_threads() != 1:  # a row's maximum is too little work to share
             torch.set_num_threads(1)
-        with torch.inference_mode(), foreign_memory_errors(f"Sampling for {len(requests)} requests"):
-            chosen = iter(self._sampler.sample(logits, requests, drafts))
-        sampled = [next(chosen) if item.sample else None for item in batch.items]
-        return StepResult(sampled, start, self._clock.now())
+        sampled, scores = answer(self._sampler, batch, logits)
+        return StepResult(sampled, start, self._clock.now(), scores)
 
     def logits(self, batch: Batch) -> torch.Tensor:
-        """Compute the batch; logits (sampling rows, vocab), float32: a row for the token after each sampling item, and
-        before it one for each of its guesses."""
+        """Compute the batch; logits (rows, vocab), float32: of each item the last ``ScheduledRequest.rows``."""
         return self._compute(batch).clone()
 
     def close(self) -> None:
@@ -147,8 +144,7 @@ def step_of(batch: Batch) -> Step:
         tokens += item.tokens()
         positions += range(item.start, stop)
         tables += item.request.block_ids
-        if item.sample:
-            wanted += range(len(tokens) - 1 - len(item.draft), len(tokens))
+        wanted += range(len(tokens) - item.rows, len(tokens))
     return Step(
         np.array(tokens, np.int32),
         np.array(positions, np.int32),

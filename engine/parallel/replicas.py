@@ -28,6 +28,9 @@ class Computes(Protocol):
     @property
     def replicas(self) -> int: ...
 
+    @property
+    def max_scored_tokens(self) -> int: ...
+
     def run_all(self, batches: Sequence[Batch]) -> list[StepResult]:
         """A result for each replica's batch; an empty batch gets an empty one."""
         ...
@@ -110,6 +113,10 @@ class Replica:
     @property
     def devices(self) -> tuple[str, ...]:
         return self._conductor.runner.devices
+
+    @property
+    def max_scored_tokens(self) -> int:
+        return self._conductor.runner.max_scored_tokens
 
     def run(self, batch: Batch) -> StepResult:
         return self._conductor.run(self._number, batch)

@@ -22,7 +22,8 @@ from energyopt.core.config import EngineConfig
 from energyopt.core.errors import ConfigError, EngineError
 from energyopt.core.units import Bytes, Seconds
 
-from ..batch import Batch, CacheShape, Sampled, StepResult
+from ..answers import Answers, answer
+from ..batch import Batch, CacheShape, StepResult
 from ..inputs import idle_inputs, step_inputs
 from ..kv.layout import GroupSpec
 from ..memory import available_bytes
@@ -81,6 +82,9 @@ class ParallelRunner:
     rank that cannot start. After an EngineError of ``run`` no rank is left.
     """
 
+    max_scored_tokens = 32
+    """Each takes a row of shared memory in every step that may be under way."""
+
     def __init__(
         self,
         opened: OpenedModel,
@@ -97,7 +101,8 @@ class ParallelRunner:
         self._topology = topology = Topology(config.layout, opened.spec.layers)
         self.depth = config.layout.pp
         chosen: Backend = backend or ("nccl" if opened.device.type == "cuda" else "shared")
-        self._wiring = Wiring(topology, chosen, config.max_num_seqs * self._vocab * 4, self.depth + 1)
+        rows = config.max_num_seqs + self.max_scored_tokens
+        self._wiring = Wiring(topology, chosen, rows * self._vocab * 4, self.depth + 1)
         self.replicas = config.layout.dp
         self._logits = [self._wiring.logits(replica) for replica in range(self.replicas)]
         self._folder = Path(tempfile.mkdtemp(prefix="energyopt-ranks-"))
@@ -130,7 +135,7 @@ class ParallelRunner:
         return self.finish()
 
     def logits(self, batch: Batch) -> torch.Tensor:
-        """Compute the batch; logits (items that sample, vocab), float32, for the token after each of them."""
+        """Compute the batch; logits (rows, vocab), float32: of each item the last ``ScheduledRequest.rows``."""
         self.start(batch)
         self._flights.pop()
         found = self._next_logits(0).clone()
@@ -164,24 +169,22 @@ class ParallelRunner:
 
     def _land(self) -> list[StepResult]:
         flight = self._flights.popleft()
-        sampled = [self._sample(batch, self._next_logits(number)) for number, batch in enumerate(flight.batches)]
+        answers = [self._sample(batch, self._next_logits(number)) for number, batch in enumerate(flight.batches)]
         self._answered += 1
         at, self._end = max(flight.start, self._end), self._clock.now()
         whole = sum(batch.num_tokens for batch in flight.batches)
         results: list[StepResult] = []
-        for batch, tokens in zip(flight.batches, sampled, strict=True):
+        for batch, (tokens, scores) in zip(flight.batches, answers, strict=True):
             until = Seconds(at + (self._end - at) * batch.num_tokens / max(1, whole))
-            results.append(StepResult(tokens, at, until))
+            results.append(StepResult(tokens, at, until, scores))
             at = until
         return results
 
-    def _sample(self, batch: Batch, logits: torch.Tensor) -> list[Sampled | None]:
-        requests = [item.request for item in batch.items if item.sample]
-        if len(logits) != len(requests):
-            raise EngineError(f"The ranks gave {len(logits)} rows of logits for {len(requests)} requests.")
-        with torch.inference_mode():
-            chosen = iter(self._sampler.sample(logits, requests))
-        return [next(chosen) if item.sample else None for item in batch.items]
+    def _sample(self, batch: Batch, logits: torch.Tensor) -> Answers:
+        rows = sum(item.rows for item in batch.items)
+        if len(logits) != rows:
+            raise EngineError(f"The ranks gave {len(logits)} rows of logits, not {rows}.")
+        return answer(self._sampler, batch, logits)
 
     def close(self) -> None:
         self._flights.clear()

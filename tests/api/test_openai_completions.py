@@ -60,3 +60,41 @@ def test_characters_of_several_tokens_arrive_whole(serve_it: Any, engine_that_sa
     parts = [chunk.choices[0].text for chunk in chunks]
     assert "".join(parts) == text
     assert all("�" not in part for part in parts)
+
+
+def test_an_echo_with_logprobs_tells_how_likely_the_prompt_was(served: Any) -> None:
+    wish: Any = {"model": MODEL, "prompt": "abc", "temperature": 0, "logprobs": 2, "echo": True}
+    with served.client() as client:
+        plain = client.completions.create(**{**wish, "echo": False}, max_tokens=3)
+        whole = client.completions.create(**wish, max_tokens=3)
+        alone = client.completions.create(**wish, max_tokens=0)
+        one = client.completions.create(**{**wish, "prompt": "a"}, max_tokens=0)
+        chunks = list(client.completions.create(**wish, max_tokens=3, stream=True))
+    answer, found = plain.choices[0].text, whole.choices[0].logprobs
+    assert whole.choices[0].text == f"abc{answer}"
+    assert found.tokens == ["a", "b", "c", *answer]
+    assert found.token_logprobs[0] is found.top_logprobs[0] is None
+    assert all(value in (-0.5, -0.75) for value in found.token_logprobs[1:3])
+    assert found.token_logprobs[3:] == plain.choices[0].logprobs.token_logprobs
+    assert found.text_offset == [0, 1, 2, 3, 4, 5]
+    assert all(
+        top[token] == value
+        for top, token, value in zip(found.top_logprobs[1:], found.tokens[1:], found.token_logprobs[1:], strict=True)
+    )
+    assert (alone.choices[0].text, alone.choices[0].finish_reason) == ("abc", "length")
+    assert alone.choices[0].logprobs.token_logprobs == found.token_logprobs[:3]
+    assert (alone.usage.prompt_tokens, alone.usage.completion_tokens) == (3, 0)
+    assert one.choices[0].logprobs.token_logprobs == [None]
+    assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        parts = [getattr(chunk.choices[0].logprobs, name) for chunk in chunks]
+        assert [entry for part in parts for entry in part] == getattr(found, name)
+
+
+def test_an_echo_alone_needs_no_token(served: Any) -> None:
+    with served.client() as client:
+        whole = client.completions.create(model=MODEL, prompt=["ab", "cd"], max_tokens=0, echo=True)
+        chunks = list(client.completions.create(model=MODEL, prompt=["ab", "cd"], max_tokens=0, echo=True, stream=True))
+    assert [choice.text for choice in whole.choices] == ["ab", "cd"]
+    assert all(choice.logprobs is None for choice in whole.choices)
+    assert sorted("".join(chunk.choices[0].text for chunk in chunks)) == sorted("abcd")

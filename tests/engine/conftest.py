@@ -10,7 +10,7 @@ from energyopt.core.clock import FakeClock
 from energyopt.core.config import EngineConfig, KvConfig
 from energyopt.core.records import Phase, StepRecord
 from energyopt.core.units import Bytes
-from engine.batch import Batch, CacheShape
+from engine.batch import Batch, CacheShape, score_limit
 from engine.disagg.params import Transfer
 from engine.disagg.ports import Remote
 from engine.fake import FakeRunner
@@ -68,7 +68,14 @@ class Rig:
             speculative=speculative,
             chunk_tokens=max_num_batched_tokens,
         )
-        self.scheduler = Scheduler(self.config, self.cache, max_model_len=max_model_len, eos_ids=eos_ids, drafts=drafts)
+        self.scheduler = Scheduler(
+            self.config,
+            self.cache,
+            max_model_len=max_model_len,
+            eos_ids=eos_ids,
+            drafts=drafts,
+            most_scored=score_limit(self.runner),
+        )
         self.batches: list[Batch] = []
         self.records: list[StepRecord] = []
         self._loop = StepLoop(self.scheduler, self.runner, self._emit)

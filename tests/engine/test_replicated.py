@@ -34,7 +34,7 @@ class FakeRanks:
     """Computes the batches of two replicas in one step, each with a KV of its own. Satisfies ``Computes``."""
 
     def __init__(self) -> None:
-        self.replicas = 2
+        self.replicas, self.max_scored_tokens = 2, 16
         self.cache, self.devices = SHAPE, ("fake-0",)
         self.rows: list[tuple[int, ...]] = []
         self.closed = 0

@@ -137,6 +137,23 @@ def test_a_copied_block_is_read_like_its_source(tiny: Tiny) -> None:
     runner.close()
 
 
+def test_a_prompt_is_scored_with_the_logits_of_its_rows(tiny: Tiny) -> None:
+    runner = tiny.runner()
+    prompt = texts((20,))[0]
+    (request,) = scattered([prompt], 16)
+    request.params = SamplingParams(temperature=0, prompt_logprobs=1)
+    for start, count, scored in ((0, 7, 7), (7, 13, 12)):
+        batch = Batch((ScheduledRequest(request, start, count, scored < count, scored=scored),))
+        rows = runner.logits(batch)
+        twins = twin.forward(tiny.twin, prompt[: start + count])[start:]
+        assert (rows - twins).abs().max() <= FLIPPED * twins.std()
+        scores = runner.run(batch).scores[0]
+        wanted = torch.log_softmax(rows, dim=-1)[range(scored), prompt[start + 1 : start + 1 + scored]]
+        assert [score.chosen for score in scores] == pytest.approx(wanted.tolist(), abs=1e-4)
+        request.scores += scores
+    runner.close()
+
+
 def test_guesses_have_logits_of_their_own(tiny: Tiny) -> None:
     runner = tiny.runner()
     prompt = texts((20,))[0]
