@@ -22,6 +22,7 @@
     │   └── SensorUnavailableError                         this machine has no such sensor, or no permission
     ├── ControlError                   exit 1              a power limit that could not be set or restored
     ├── StoreError                     exit 1              the database refused
+    │   └── HeldError                                      somebody else works on it
     ├── TrialError                     exit 1              one trial failed
     │   ├── LaunchError                                    the engine did not start
     │   ├── OutOfMemoryError                               it did not fit
