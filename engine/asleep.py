@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
@@ -32,13 +32,21 @@ def tensors_of(root: object) -> Iterator[torch.Tensor]:
             waiting += [getattr(one, name) for name in names if hasattr(one, name)]
 
 
+def give_back(device: torch.device) -> None:
+    """Let other processes have what torch holds of ``device`` without a tensor in it: freed storages stay with it."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 class Parked:
     """Storages of a device whose memory was given back: ``kept`` in host memory, or of no worth (None).
 
-    Tensors and views stay what they are; reading one before ``restore`` is an error of whoever reads.
+    Tensors and views stay what they are; reading one before ``restore`` is an error of whoever reads. ``give_back``
+    hears of a device when storages on it are freed again, as they could not all be restored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, give_back: Callable[[torch.device], None] = give_back) -> None:
+        self._give_back = give_back
         self._storages: list[tuple[torch.UntypedStorage, int, torch.Tensor | None]] = []
 
     def park(self, tensors: Iterator[torch.Tensor], device: torch.device, *, keep: bool) -> Bytes:
@@ -74,5 +82,7 @@ class Parked:
         except BaseException:
             for storage, _, _ in self._storages:
                 storage.resize_(0)
+            for device in {storage.device for storage, _, _ in self._storages}:
+                self._give_back(device)
             raise
         self._storages.clear()

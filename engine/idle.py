@@ -79,6 +79,7 @@ class IdleSleep:
         self._forget = forget
         self._account = SleepAccount(energy)
         self._idle_since = clock.now()
+        self._worked = False
         self._asleep_since: Seconds | None = None
         self._told_until = self._idle_since
 
@@ -89,6 +90,11 @@ class IdleSleep:
             return self._account.look_every
         return Seconds(max(0.0, self._idle_since + self._after - self._clock.now()))
 
+    def rest(self) -> None:
+        """No work is left, whose last step has ended: idle time begins here, unless it has."""
+        if self._worked:
+            self._worked, self._idle_since = False, self._clock.now()
+
     def turn(self, work: bool) -> None:
         """Called once a turn of the engine's loop: wakes for work, sleeps when there has been none for long enough.
 
@@ -97,7 +103,7 @@ class IdleSleep:
         if work:
             if self._asleep_since is not None:
                 self._wake(self._asleep_since)
-            self._idle_since = self._clock.now()
+            self._worked, self._idle_since = True, self._clock.now()
         elif self._asleep_since is not None:
             self._tell()
         elif self._clock.now() >= self._idle_since + self._after:

@@ -16,6 +16,7 @@ from energyopt.core.errors import ConfigError, OutOfMemoryError, OverloadedError
 from energyopt.core.results import EnergyTotal, Source
 from energyopt.core.units import Bytes, Joules, Seconds
 from engine.asleep import Parked, tensors_of
+from engine.batch import Batch, StepResult
 from engine.fake import FakeRunner, FakeTokenizer
 from engine.front import EngineFront
 from engine.idle import IdleSleep, idle_sleep_for
@@ -135,6 +136,54 @@ def test_parking_and_waking_are_part_of_what_sleeping_costs() -> None:
     assert idle.counts.saved == pytest.approx(100 * AWAKE - spent)
 
 
+def test_the_last_step_is_no_idle_time() -> None:
+    clock, asked = FakeClock(), list[tuple[float, float]]()
+
+    def energy(start: float, end: float) -> EnergyTotal:
+        asked.append((start, end))
+        return EnergyTotal(joules=Joules(0.0), error=Joules(0.0), sources=(Source.COUNTER,))
+
+    idle = IdleSleep(FakeRunner(clock=clock), Seconds(10), clock, lambda: None, energy)
+    idle.turn(True)
+    begun = clock.now()
+    clock.advance(7)  # the step
+    for _ in range(2):
+        idle.rest()
+        assert idle.patience == Seconds(10)
+        idle.turn(False)
+    clock.advance(10)
+    idle.turn(False)
+    clock.advance(5)
+    idle.turn(True)
+    assert asked[0] == (begun + 7, begun + 17)
+
+
+async def test_an_engine_rests_when_its_last_step_has_ended() -> None:
+    clock, asked, ended = MonotonicClock(), list[float](), list[float]()
+
+    def energy(start: float, end: float) -> EnergyTotal:
+        asked.append(start)
+        return EnergyTotal(joules=Joules(0.0), error=Joules(0.0), sources=(Source.COUNTER,))
+
+    class Timed(FakeRunner):
+        def run(self, batch: Batch) -> StepResult:
+            result = super().run(batch)
+            ended.append(clock.now())
+            return result
+
+    config = EngineConfig(model="fake", idle_sleep=Seconds(0.02))
+    runner = Timed(clock=clock, step_time=Seconds(0.01))
+    front = EngineFront(config, runner, FakeTokenizer(), max_model_len=200, clock=clock, energy=energy)
+    async for _ in front.generate([5], SamplingParams(max_tokens=3), request_id="a"):
+        pass
+    last = ended[-1]
+    await fallen_asleep(front)
+    async for _ in front.generate([5], SamplingParams(max_tokens=3), request_id="b"):
+        pass
+    front.close()
+    assert asked[-2] >= last, "the idle time before the last sleep, which is asked for first"
+
+
 class Crowded(FakeRunner):
     """Has no memory to wake, as often as it is told."""
 
@@ -186,15 +235,22 @@ async def test_closing_does_not_wake() -> None:
 
 
 def test_a_failed_restore_gives_back_what_it_took() -> None:
-    parked, first, second = Parked(), torch.ones(4), torch.ones(4)
+    """To others, too: the device hears of it when nothing is held any more, and not before."""
+    first, second, held = torch.ones(4), torch.ones(4), list[tuple[torch.device, int]]()
+
+    def heard(device: torch.device) -> None:
+        held.append((device, first.untyped_storage().nbytes() + second.untyped_storage().nbytes()))
+
+    parked = Parked(heard)
     parked.park(iter((first, second)), torch.device("cpu"), keep=True)
     storage, size, copy = parked._storages[1]
     parked._storages[1] = (storage, 1 << 60, copy)
     with pytest.raises(RuntimeError):
         parked.restore()
-    assert first.untyped_storage().nbytes() == 0
+    assert held == [(torch.device("cpu"), 0)]
     parked._storages[1] = (storage, size, copy)
     parked.restore()
+    assert len(held) == 1
     assert first.tolist() == second.tolist() == [1.0] * 4
 
 
