@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from energyopt.core.clock import Clock
@@ -16,6 +17,7 @@ from energyopt.core.errors import SensorUnavailableError
 from .amd.process import AmdProcess
 from .amd.source import AmdGpu, amd_driver_loaded, list_amd
 from .nvml import list_gpus
+from .nvml_library import library_missing
 from .visible import GpuIdentity, normal_uuid, visible_amd, visible_gpus
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
@@ -44,6 +46,21 @@ def is_plain(device: str) -> bool:
     return normal_uuid(device).startswith(("GPU-", "MIG-", "AMD-", "cpu:"))
 
 
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """The GPUs of both vendors; ``reasons`` say why a driver that is there lists none."""
+
+    nvidia: Sequence[GpuIdentity]
+    amd: Sequence[AmdGpu]
+    reasons: tuple[str, ...]
+
+    def at(self, where: tuple[int, ...]) -> str | None:
+        """The device at a PCI address; that of a partition is its GPU's."""
+        known = {address(gpu.pci): gpu.uuid for gpu in self.nvidia}
+        known |= {address(place): gpu.info.device for gpu in self.amd for place in gpu.addresses}
+        return known.get(where)
+
+
 def driver_names(
     devices: Sequence[str], clock: Clock, environment: Mapping[str, str], *, root: Path = Path("/")
 ) -> tuple[str, ...]:
@@ -53,45 +70,47 @@ def driver_names(
     """
     if all(map(is_plain, devices)):
         return tuple(dict.fromkeys(map(normal_uuid, devices)))
-    nvidia, amd = _nvidia(), _amd(clock, root)
-    return tuple(dict.fromkeys(_name(device, nvidia, amd, environment) for device in devices))
+    machine = _look(clock, root)
+    return tuple(dict.fromkeys(_name(device, machine, environment) for device in devices))
 
 
-def _name(device: str, nvidia: Sequence[GpuIdentity], amd: Sequence[AmdGpu], environment: Mapping[str, str]) -> str:
+def _name(device: str, machine: _Machine, environment: Mapping[str, str]) -> str:
     if is_plain(device):
         return normal_uuid(device)
-    where, number = address(device), ordinal(device)
-    if where is not None:
-        known = {address(gpu.pci): gpu.uuid for gpu in nvidia}
-        known |= {address(gpu.info.pci): gpu.info.device for gpu in amd if gpu.info.pci}
-        if where in known:
-            return known[where]
+    where, number, nvidia, amd = address(device), ordinal(device), machine.nvidia, machine.amd
+    found = None if where is None else machine.at(where)
     if number is not None:
         # torch says "cuda" on ROCm too: the number then counts AMD's devices.
         hip = device.startswith("hip") or not nvidia
         seen = visible_amd(environment, hip_order(amd)) if hip else visible_gpus(environment, nvidia)
-        if number < len(seen):
-            return seen[number]
+        found = seen[number] if number < len(seen) else None
+    if found is not None:
+        return found
     count = len(nvidia) + len(amd)
-    raise SensorUnavailableError(
-        f"{device} is not among the {count} GPUs of this machine: name one by UUID, by PCI address or as cuda:0."
-    )
+    why = [f"{device} is not among the {count} GPUs of this machine: name one by UUID, by PCI address or as cuda:0."]
+    raise SensorUnavailableError(" ".join([*why, *machine.reasons]))
 
 
-def _nvidia() -> tuple[GpuIdentity, ...]:
+def _look(clock: Clock, root: Path) -> _Machine:
+    reasons, nvidia, amd = list[str](), tuple[GpuIdentity, ...](), tuple[AmdGpu, ...]()
     try:
-        return list_gpus()
-    except SensorUnavailableError:
-        return ()
+        nvidia = list_gpus()
+    except SensorUnavailableError as error:
+        if not library_missing(error):
+            reasons.append(error.message)
+    try:
+        amd = _amd(clock, root)
+    except SensorUnavailableError as error:
+        reasons.append(error.message)
+    return _Machine(nvidia, amd, tuple(reasons))
 
 
 def _amd(clock: Clock, root: Path) -> tuple[AmdGpu, ...]:
+    """Raises SensorUnavailableError where there is a driver that lists none."""
     if not amd_driver_loaded(root):
         return ()
     process = AmdProcess(clock)
     try:
         return list_amd(process)
-    except SensorUnavailableError:
-        return ()
     finally:
         process.close()

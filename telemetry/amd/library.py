@@ -128,6 +128,7 @@ class Library:
             "index": index,
             "hips": self._hip_numbers(part for _, part in partitions),
             "pci": bdf,
+            "addresses": [address for address, _ in partitions],
             "driver": driver.get("driver_version"),
             "partitions": len(partitions) if len(partitions) > 1 else None,
             "max_power": limits.get("max"),

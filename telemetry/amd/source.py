@@ -22,11 +22,15 @@ RELATIVE_ERROR = 0.0
 
 @dataclass(frozen=True, slots=True)
 class AmdGpu:
-    """A physical GPU as the library lists it; ``hips`` are its numbers in HIP's order, one a partition."""
+    """A physical GPU as the library lists it.
+
+    ``hips`` are its numbers in HIP's order and ``addresses`` those on the PCI bus, one a partition.
+    """
 
     info: DeviceInfo
     hips: tuple[int, ...]
     max_power: Watts | None
+    addresses: tuple[str, ...] = ()
 
 
 def amd_driver_loaded(root: Path = Path("/")) -> bool:
@@ -121,7 +125,7 @@ def _gpu(told: Mapping[str, Any]) -> AmdGpu:
         partitions=told["partitions"],
     )
     hips, most = tuple(int(number) for number in told["hips"]), told["max_power"]
-    return AmdGpu(info, hips, None if most is None else Watts(most))
+    return AmdGpu(info, hips, None if most is None else Watts(most), tuple(map(str, told["addresses"])))
 
 
 def _status(told: Mapping[str, Any], at: Seconds) -> DeviceStatus:

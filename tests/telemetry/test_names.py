@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from energyopt.compose import caps, meters
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.errors import SensorUnavailableError, UsageError
 from telemetry import names
+from telemetry.amd.source import AmdGpu
 from telemetry.names import address, driver_names, ordinal
 from telemetry.visible import GpuIdentity
 
@@ -79,6 +81,7 @@ def test_a_partitioned_amd_gpu_has_many_numbers_and_one_name(
         state.gpus[index].bus, state.gpus[index].function, state.gpus[index].serial = 3, index, b"abc"
     whole, divided = "AMD-000000000000abc8", "AMD-0000000000000abc"
     assert driver_names(["hip:3", "0000:0b:00.0", "GPU-000000000000ABC8"], CLOCK, {}, root=rocm) == (divided, whole)
+    assert driver_names(["0000:03:00.5", "03:00.0"], CLOCK, {}, root=rocm) == (divided,), "each has an address"
     seen = names._amd(CLOCK, rocm)
     monkeypatch.setattr(names, "_amd", lambda clock, root: seen)
     for environment, number, expected in (
@@ -93,6 +96,30 @@ def test_a_partitioned_amd_gpu_has_many_numbers_and_one_name(
         assert driver_names([f"cuda:{number}"], CLOCK, environment, root=rocm) == (expected,)
     with pytest.raises(SensorUnavailableError, match="cuda:2 is not among the 2 GPUs"):
         driver_names(["cuda:2"], CLOCK, {"HIP_VISIBLE_DEVICES": "8,3"}, root=rocm)
+
+
+def test_why_a_driver_lists_no_gpu_is_told(rocm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That cuda:0 is not among no GPUs helps nobody whose driver was replaced without a restart."""
+
+    def replaced() -> tuple[GpuIdentity, ...]:
+        raise SensorUnavailableError("NVIDIA GPUs cannot be read: Driver/library version mismatch.")
+
+    def absent() -> tuple[GpuIdentity, ...]:
+        raise SensorUnavailableError("NVIDIA GPUs cannot be read: Shared Library Not Found.") from pynvml.NVMLError(
+            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+        )
+
+    def stuck(process: object) -> tuple[AmdGpu, ...]:
+        raise SensorUnavailableError("AMD GPUs cannot be listed: amdsmi is not installed.")
+
+    monkeypatch.setattr(names, "list_amd", stuck)
+    monkeypatch.setattr(names, "list_gpus", replaced)
+    with pytest.raises(SensorUnavailableError, match=r"not among the 0 GPUs.*version mismatch\. AMD.*not installed\."):
+        driver_names(["cuda:0"], CLOCK, {}, root=rocm)
+    monkeypatch.setattr(names, "list_gpus", absent)
+    with pytest.raises(SensorUnavailableError) as refused:
+        driver_names(["cuda:0"], CLOCK, {}, root=rocm)
+    assert "NVIDIA" not in str(refused.value), "who has no such driver need not hear of it"
 
 
 def test_names_of_drivers_ask_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
