@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
@@ -29,11 +30,15 @@ _OWN = {"connection", "keep-alive", "transfer-encoding", "content-length", "host
 """Headers of one connection, which a middleman does not pass on."""
 
 
+class _BrokenError(Exception):
+    """The server ended an answer in its middle."""
+
+
 class Tap:
     """Passes everything on to ``url``; ``pages`` (path: text) are answered here. ``serving`` runs it once.
 
-    ``replies`` and ``asks`` are those of streamed answers, in order of their ends. Times are the tap's: what lies
-    between the client and it is not seen.
+    ``replies`` and ``asks`` are those of streamed answers, in order of their ends; one that broke is a failed reply.
+    Times are the tap's: what lies between the client and it is not seen.
     """
 
     def __init__(self, url: str, clock: Clock, pages: Mapping[str, Callable[[], str]] | None = None) -> None:
@@ -67,7 +72,8 @@ class Tap:
         last = max(reply.record.end for reply in self.replies)
         nobody = ClientLoad(Seconds(0.0), Seconds(0.0), 0.0)
         window = Window(first, Seconds(last + 1e-6))
-        return Recording(window, tuple(self.replies), dict(self.asks), nobody, {}, (), 0.0)
+        errors = Counter(type(reply.error).__name__ for reply in self.replies if reply.error is not None)
+        return Recording(window, tuple(self.replies), dict(self.asks), nobody, errors, (), 0.0)
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         page = self._pages.get(request.path)
@@ -78,13 +84,18 @@ class Tap:
         body = await request.read()
         reading = self._reading(request, body)
         sent = {name: value for name, value in request.headers.items() if name.lower() not in _OWN}
-        async with self._session.request(
-            request.method, self._url + request.path_qs, data=body, headers=sent, allow_redirects=False
-        ) as answer:
-            told = {name: value for name, value in answer.headers.items() if name.lower() not in _OWN}
-            out = web.StreamResponse(status=answer.status, headers=told)
-            await self._stream(request, answer, out, reading if answer.status == 200 else None)
-            return out
+        try:
+            async with self._session.request(
+                request.method, self._url + request.path_qs, data=body, headers=sent, allow_redirects=False
+            ) as answer:
+                told = {name: value for name, value in answer.headers.items() if name.lower() not in _OWN}
+                out = web.StreamResponse(status=answer.status, headers=told)
+                await self._stream(request, answer, out, reading if answer.status == 200 else None)
+                return out
+        except (aiohttp.ClientError, OSError) as error:
+            gone = EngineError(f"The server gave no answer: {error}")
+            self._keep(reading, lambda known: known.fail(gone, self._clock.now()))
+            return web.Response(status=502, text=f"The server behind the tap gave no answer: {error}")
 
     async def _stream(
         self,
@@ -93,23 +104,34 @@ class Tap:
         out: web.StreamResponse,
         reading: StreamReading | None,
     ) -> None:
-        """Every piece goes on at once; it is read after that, so that reading costs the client nothing."""
+        """Every piece goes on at once; it is read after that, so that reading costs the client nothing.
+
+        A stream that breaks is a failed answer here and a broken stream for the client.
+        """
         parser, clock = SseParser(), self._clock
         try:
             await out.prepare(request)
-            async for piece in answer.content.iter_any():
+            async for piece in _pieces(answer):
                 at = clock.now()
                 await out.write(piece)
                 for data in parser.feed(piece) if reading is not None else ():
                     if reading is not None:
                         reading.event(data, at)
             await out.write_eof()
+        except _BrokenError as error:
+            broken = EngineError(str(error))
+            self._keep(reading, lambda known: known.fail(broken, clock.now()))
+            if request.transport is not None:
+                request.transport.abort()
         except ConnectionError:  # the client has left
-            if reading is not None:
-                self.replies.append(reading.leave(clock.now()))
-            return
+            self._keep(reading, lambda known: known.leave(clock.now()))
+        else:
+            self._keep(reading, lambda known: known.finish(clock.now()))
+
+    def _keep(self, reading: StreamReading | None, end: Callable[[StreamReading], Reply]) -> None:
+        """How a streamed answer ended; of others nothing is kept."""
         if reading is not None:
-            self.replies.append(reading.finish(clock.now()))
+            self.replies.append(end(reading))
 
     def _reading(self, request: web.Request, body: bytes) -> StreamReading | None:
         """For a request whose answer is streamed; None for any other."""
@@ -126,3 +148,12 @@ class Tap:
         now = self._clock.now()
         self.asks[name] = ask = Ask(name, session, Prompt(), output, now)
         return StreamReading(ask, now)
+
+
+async def _pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The body as it comes. What breaks it is told apart from a client that has left: both are ConnectionErrors."""
+    try:
+        async for piece in answer.content.iter_any():
+            yield piece
+    except (aiohttp.ClientError, OSError) as error:
+        raise _BrokenError(f"The stream broke: {error}") from error

@@ -80,3 +80,25 @@ async def test_a_client_that_leaves_has_left(server: FakeServer, tapped: tuple[T
     assert reply.left
     assert reply.record.finish_reason is FinishReason.ABORT
     assert 0 < len(reply.record.token_times) < 500
+
+
+async def test_a_stream_that_breaks_is_a_failure_for_both(server: FakeServer, tapped: tuple[Tap, str]) -> None:
+    tap, url = tapped
+    async with HttpClient(Endpoint(url, "fake"), CLOCK) as client:
+        behaving(server, cut_after=3)
+        cut = await client.send(ask("a", 8))
+        behaving(server, cut_after=None, fail_after=2)
+        told = await client.send(ask("b", 8))
+    assert cut.record.failed
+    assert told.record.failed
+    assert [reply.record.failed for reply in tap.replies] == [True, True]
+    assert [len(reply.record.token_times) for reply in tap.replies] == [3, 2]
+    assert tap.recording().errors == {"EngineError": 2}
+
+
+async def test_a_server_that_is_not_there_is_a_failure() -> None:
+    tap = Tap("http://127.0.0.1:9", CLOCK)
+    async with tap.serving() as url, HttpClient(Endpoint(url, "fake"), CLOCK) as client:
+        reply = await client.send(ask("a"))
+    assert "502" in str(reply.error)
+    assert [one.record.failed for one in tap.replies] == [True]
