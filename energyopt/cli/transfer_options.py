@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from energyopt.core.config import EngineConfig, ParallelLayout, parse_config
+from energyopt.core.config import EngineConfig, ParallelLayout
 from energyopt.core.errors import ConfigError
+from energyopt.core.layouts import pool_layout
 
 _HAND_OVER, _POOLS = "KV hand-over", "Prefill and decode pools"
 
@@ -93,7 +94,7 @@ def transfer_settings(options: Mapping[str, Any]) -> dict[str, object] | None:
 def pool_layouts(options: Mapping[str, Any], engine: EngineConfig) -> dict[str, ParallelLayout]:
     """``prefill_layout`` and ``decode_layout`` of the pools, as far as they differ from the engine's.
 
-    Raises ConfigError where they are named without pools. Experts are spread over a pool's own ranks or over none.
+    Raises ConfigError where they are named without pools.
     """
     found: dict[str, ParallelLayout] = {}
     for pool in ("prefill", "decode"):
@@ -101,9 +102,7 @@ def pool_layouts(options: Mapping[str, Any], engine: EngineConfig) -> dict[str, 
         if own and not options["prefill"]:
             raise ConfigError(f"--{pool}-{next(iter(own))} needs pools: say --prefill and --decode.")
         if own:
-            layout = {**engine.layout.model_dump(), **own}
-            layout["ep"] = layout["tp"] if engine.layout.ep > 1 else 1
-            found[f"{pool}_layout"] = parse_config(ParallelLayout, layout)
+            found[f"{pool}_layout"] = pool_layout(engine.layout, **own)
     return found
 
 

@@ -10,8 +10,7 @@ from itertools import accumulate
 import torch
 
 from energyopt.core.config import KvTransferConfig, ParallelLayout, PowerConfig
-from energyopt.core.errors import ConfigError
-from energyopt.core.layouts import describe_layout
+from energyopt.core.layouts import check_pool_layout
 from engine.models import choose_device, usable_threads
 
 from .service import ServeRequest
@@ -40,11 +39,7 @@ def plan_workers(serve: ServeRequest, layouts: Sequence[ParallelLayout]) -> Work
     Raises ConfigError for a layout whose blocks are not handed over.
     """
     for layout in layouts:
-        if layout.dcp > 1 or layout.dp > 1:
-            raise ConfigError(
-                f"The layout {describe_layout(layout)} is not allowed in pools: what is handed over are blocks of one "
-                "cache, whole in their positions; allowed are tp, pp and ep, with dcp = 1 and dp = 1."
-            )
+        check_pool_layout(layout)
     device, sizes = choose_device(serve.engine.device), [layout.devices for layout in layouts]
     alone = device.type == "cuda" and _enough(sizes)
     environments = _own_devices(sizes) if alone else [{} for _ in sizes]

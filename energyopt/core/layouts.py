@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from .config import ParallelLayout
+from .config import ParallelLayout, parse_config
 from .errors import ConfigError
 
 _SUGGESTED = 64
@@ -84,6 +84,25 @@ def check_layout(model: Dimensions, layout: ParallelLayout) -> None:
         raise ConfigError(
             f"The layout {describe_layout(layout)} is not allowed: {broken}, and the model has {_numbers(model)}"
             f"{_alternatives(model, layout)}."
+        )
+
+
+def pool_layout(engines: ParallelLayout, *, tp: int | None = None, pp: int | None = None) -> ParallelLayout:
+    """The layout of one of two pools whose engines are alike but for ``tp`` and ``pp``.
+
+    Experts are spread over the pool's own ranks, or over none.
+    """
+    ranks = engines.tp if tp is None else tp
+    sizes = {"tp": ranks, "pp": engines.pp if pp is None else pp, "ep": ranks if engines.ep > 1 else 1}
+    return parse_config(ParallelLayout, {**engines.model_dump(), **sizes})
+
+
+def check_pool_layout(layout: ParallelLayout) -> None:
+    """Raises ConfigError for a layout that cannot hand its blocks over to another engine."""
+    if layout.dcp > 1 or layout.dp > 1:
+        raise ConfigError(
+            f"The layout {describe_layout(layout)} is not allowed in pools: what is handed over are blocks of one "
+            "cache, whole in their positions; allowed are tp, pp and ep, with dcp = 1 and dp = 1."
         )
 
 

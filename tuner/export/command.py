@@ -13,6 +13,7 @@ from typing import Any
 
 from energyopt.core.config import Deployment, PoolConfig
 from energyopt.core.errors import ConfigError
+from energyopt.core.layouts import check_pool_layout, pool_layout
 from energyopt.core.study import Space
 
 from .flags import FLAGS, INSTEAD, Flag
@@ -123,7 +124,9 @@ def _pool_words(deployment: Deployment) -> list[str]:
         return []
     theirs, ours = prefill.engine.layout, decode.engine.layout
     own = {axis: getattr(theirs, axis) for axis in ("tp", "pp") if getattr(theirs, axis) != getattr(ours, axis)}
-    layout = ours.model_copy(update={**own, "ep": theirs.tp if ours.ep > 1 else 1})
+    for layout in (theirs, ours):
+        check_pool_layout(layout)
+    layout = pool_layout(ours, **own)
     if prefill.engine != decode.engine.model_copy(update={"layout": layout}) or prefill.power != decode.power:
         raise ConfigError(
             "The prefill and the decode pool have other engines or limits: that needs more than one command, with "

@@ -74,6 +74,11 @@ def test_two_pools_of_equal_engines_are_one_command() -> None:
     assert command.argv[3:] == ("--prefill", "2", "--decode", "3")
     wide = {"engine": {"model": "toy", "layout": {"tp": 4}}}
     assert serve_command(pools(wide, {})).argv[-2:] == ("--prefill-tp", "4")
+    experts = [{"engine": {"model": "toy", "layout": {"tp": tp, "ep": tp}}} for tp in (4, 2)]
+    assert serve_command(pools(*experts)).argv[-2:] == ("--prefill-tp", "4"), "experts over a pool's own ranks"
+    replicas = {"engine": {"model": "toy", "layout": {"tp": 2, "dp": 2, "ep": 4}}}
+    with pytest.raises(ConfigError, match="not allowed in pools"):
+        serve_command(pools(replicas, replicas))
 
 
 @pytest.mark.parametrize("make", [vllm_command, sglang_command])
