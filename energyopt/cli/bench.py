@@ -83,7 +83,6 @@ def bench(
             "endpoint": endpoint,
             "concurrency": concurrency,
             "arrivals": arrivals,
-            "duration": None if once else parse_seconds(duration or ("900s" if scenario == "agentx" else "30s")),
             "warmup": parse_seconds(warmup),
             "slos": tuple(slo or ()),
             "speedup": speedup,
@@ -101,6 +100,7 @@ def bench(
             "prefill_devices": tuple(name for name in (prefill_devices or "").split(",") if name),
             "seed": seed,
             "scenario": scenario,
+            **_length(duration, once=once),
         },
     )
     earlier = None if against is None else stored_bench(against, db)
@@ -140,6 +140,13 @@ def _run(request: BenchRequest) -> BenchResult:
             bar.update(task, description=stage.stage, completed=stage.fraction)
 
         return run_bench(plan, show)
+
+
+def _length(duration: str | None, *, once: bool) -> dict[str, float | None]:
+    """How long the window is, where anything was said of it."""
+    if once:
+        return {"duration": None}
+    return {} if duration is None else {"duration": parse_seconds(duration)}
 
 
 def _seconds(text: str | None) -> float | None:

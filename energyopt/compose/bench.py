@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import uvloop
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from energyopt.core.clock import Clock, MonotonicClock
 from energyopt.core.config import Config
@@ -43,7 +43,8 @@ from .workloads import WorkloadRequest, build_workload
 class BenchRequest(Config):
     """What ``energyopt bench`` was asked; see its options.
 
-    ``arrivals`` None keeps ``concurrency`` sessions alive; "recorded" or a process starts them on time.
+    ``arrivals`` None keeps ``concurrency`` sessions alive; "recorded" or a process starts them on time. ``duration``
+    None plays the workload once; left out, it is what the scenario needs.
     """
 
     target: str
@@ -72,6 +73,19 @@ class BenchRequest(Config):
     seed: int = 0
     scenario: Literal["agentx"] | None = None
     timeout: Seconds = Field(Seconds(7200.0), gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _long_enough(cls, said: Any) -> Any:
+        if isinstance(said, dict) and said.get("scenario") == "agentx":
+            return {"duration": agentx.SHORTEST, **said}
+        return said
+
+    @model_validator(mode="after")
+    def _measures_its_pools(self) -> BenchRequest:
+        if self.prefill_devices and self.meter == "none" and self.energy_url is None:
+            raise ValueError("prefill_devices tells joules apart, but nothing is measured: meter is none")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
