@@ -58,6 +58,11 @@ class RoundedSource:
         first, last, _ = part[1].indices(shape[1]) if len(part) > 1 else (0, shape[1], 1)
         if first % GROUP or (last % GROUP and last != shape[1]):
             return None
+        return self.matrix(name, (shape[0], shape[1]), part)
+
+    def matrix(self, name: str, shape: tuple[int, int], part: Part = WHOLE) -> Blocks:
+        """A matrix packed, whatever its name; the columns of a part are whole groups."""
+        first, last, _ = part[1].indices(shape[1]) if len(part) > 1 else (0, shape[1], 1)
         rows = quantize(self._source.tensor(name, shape, part[:1]), self._bits)
         each = BYTES[rows.kind]
         self._count(name, part, rows.rows * (last - first), True)

@@ -14,11 +14,11 @@ from kernels.cpu.program import NativeError
 
 from ..memory import foreign_memory_errors
 from ..model.gguf_source import GgufSource
-from ..model.rounded import BITS
+from ..model.rounded import BITS, RoundedSource
 from ..model.spec import LlamaSpec
 from ..models import ModelSource, OpenedModel, usable_threads
 from .model import NativeModel, unsupported
-from .weights import BlockSource, PackedSource, RoundedSource, packed_share
+from .weights import BlockSource, PackedSource, packed_share
 
 logger = logging.getLogger(__name__)
 

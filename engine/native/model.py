@@ -111,9 +111,9 @@ class _Reader:
 
     def ends(self) -> Iterator[_Part]:
         shape = (self._spec.vocab, self._spec.hidden)
-        yield _Part("embedding", 0, self._blocks.blocks("model.embed_tokens.weight", shape), None)
+        yield _Part("embedding", 0, self._blocks.matrix("model.embed_tokens.weight", shape), None)
         if not self._spec.tied:
-            yield _Part("head", 0, self._blocks.blocks("lm_head.weight", shape), None)
+            yield _Part("head", 0, self._blocks.matrix("lm_head.weight", shape), None)
 
     def layer(self, index: int) -> Iterator[_Part]:
         spec = self._spec
@@ -137,6 +137,6 @@ class _Reader:
         return self._source.tensor(name + ".weight", (self._spec.hidden,))
 
     def _part(self, part: str, layer: int, prefix: str, rows: dict[str, int], width: int, has_bias: bool) -> _Part:
-        blocks = stacked([self._blocks.blocks(f"{prefix}{one}.weight", (count, width)) for one, count in rows.items()])
+        blocks = stacked([self._blocks.matrix(f"{prefix}{one}.weight", (count, width)) for one, count in rows.items()])
         own = {prefix + one: count for one, count in rows.items()}
         return _Part(part, layer, blocks, biases(self._source, own) if has_bias else None)

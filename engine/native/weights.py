@@ -1,4 +1,4 @@
-"""Where packed weights come from: a GGUF file's own groups as they are, or any source's floats, rounded."""
+"""Where packed weights come from: groups of a GGUF file as they are; ``RoundedSource`` rounds floats of any source."""
 
 from __future__ import annotations
 
@@ -20,22 +20,11 @@ KINDS = {GgufType.Q4_1: Kind.Q4_1, GgufType.Q4_0: Kind.Q4_0, GgufType.Q8_0: Kind
 
 
 class BlockSource(Protocol):
-    """Weights by their Hugging Face names, in groups of 32."""
+    """Matrices by their Hugging Face names, in groups of 32. ``RoundedSource`` is one too."""
 
-    def blocks(self, name: str, shape: tuple[int, int]) -> Blocks:
+    def matrix(self, name: str, shape: tuple[int, int]) -> Blocks:
         """Raises what ``WeightSource.tensor`` raises."""
         ...
-
-
-class RoundedSource:
-    """Rounds what another source has to ``bits`` (8 or 4)."""
-
-    def __init__(self, source: WeightSource, bits: int) -> None:
-        self._source = source
-        self._bits = bits
-
-    def blocks(self, name: str, shape: tuple[int, int]) -> Blocks:
-        return quantize(self._source.tensor(name, shape), self._bits)
 
 
 class PackedSource:
@@ -45,7 +34,7 @@ class PackedSource:
         self._source = source
         self._file = file
 
-    def blocks(self, name: str, shape: tuple[int, int]) -> Blocks:
+    def matrix(self, name: str, shape: tuple[int, int]) -> Blocks:
         own = gguf_name(name)
         info = self._file.tensors.get(own)
         kind = None if info is None else KINDS.get(info.kind)

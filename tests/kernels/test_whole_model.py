@@ -15,16 +15,13 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import EngineConfig, KernelsName, KvConfig, Quantization
-from energyopt.core.units import Bytes, Seconds
+from energyopt.core.units import Bytes
 from engine.graphs import Replay
-from engine.kv.configured import cache_for
 from engine.models import load_model
-from engine.request import Request, SamplingParams
 from engine.runner import TorchRunner
-from engine.scheduler import Scheduler
-from engine.step import StepLoop
 from kernels.quant_matmul import quant_matmul
 from kernels.quant_weights import QuantizedWeight
+from tests.engine.model.greedy import greedy
 
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, LAYERS, VOCAB = 32, 48, 2, 1, 16, 1, 256
 POOL_BYTES = 12 * 4 * LAYERS * 2 * KV_HEADS * HEAD_DIM * 4  # twelve blocks of four tokens
@@ -95,15 +92,7 @@ def generate(
     )  # fmt: skip
     loaded = load_model(config)
     runner = TorchRunner(loaded, config, MonotonicClock(), capturer=capturer)
-    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=loaded.max_model_len)
-    loop = StepLoop(scheduler, runner, lambda settled, record: None)
-    params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
-    requests = [Request(f"r{i}", tuple(prompt), params, Seconds(float(i))) for i, prompt in enumerate(prompts)]
-    for request in requests:
-        scheduler.add(request)
-    while loop.step():
-        scheduler.check_integrity()
-    return [request.output for request in requests]
+    return greedy(runner, config, prompts, new, max_model_len=loaded.max_model_len)
 
 
 def test_the_same_tokens_as_on_the_plain_twins_with_and_without_graphs(directory: Path) -> None:

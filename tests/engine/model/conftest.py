@@ -13,67 +13,27 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import LlamaForCausalLM
 
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import EngineConfig, KvConfig
-from energyopt.core.units import Bytes, Seconds
+from energyopt.core.units import Bytes
 from engine.batch import Batch
-from engine.kv.configured import cache_for
 from engine.models import LoadedModel, load_model
-from engine.request import Request, SamplingParams
+from engine.request import Request
 from engine.runner import TorchRunner
-from engine.scheduler import Scheduler
-from engine.step import StepLoop
+from tests.engine.model import ranks
+from tests.engine.model.greedy import greedy, served
+from tests.engine.model.tiny import save_experts, save_tiny
 
-TINY: dict[str, Any] = {
-    "vocab_size": 256,
-    "hidden_size": 64,
-    "intermediate_size": 112,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.2,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 Driver = Callable[..., list[list[int]]]
 
 
-def save_tiny(directory: Path, **changes: Any) -> Any:
-    """Write a random Llama with a byte-level tokenizer; returns transformers' model of the same weights."""
-    torch.manual_seed(changes.pop("seed", 0))
-    shard_size = changes.pop("max_shard_size", "50MB")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model: Any = LlamaForCausalLM(LlamaConfig(**{**TINY, **changes}))
-        model.eval()
-        for name, value in model.named_parameters():
-            if name.endswith(("norm.weight", ".bias")):
-                torch.nn.init.normal_(value, mean=1.0 if "norm" in name else 0.0, std=0.2)
-        model.save_pretrained(directory, max_shard_size=shard_size)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(directory / "tokenizer.json"))
-    return model
-
-
 def drive(loaded: LoadedModel, config: EngineConfig, prompts: Sequence[Sequence[int]], new: int) -> list[list[int]]:
-    """Greedy continuations through scheduler, pages and runner; end-of-text does not stop them."""
+    """Greedy continuations on one rank."""
     runner = TorchRunner(loaded, config, MonotonicClock())
-    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=loaded.max_model_len)
-    loop = StepLoop(scheduler, runner, lambda settled, record: None)
-    params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
-    requests = [Request(f"r{i}", tuple(prompt), params, Seconds(float(i))) for i, prompt in enumerate(prompts)]
-    for request in requests:
-        scheduler.add(request)
-    while loop.step():
-        scheduler.check_integrity()
-    return [request.output for request in requests]
+    return greedy(runner, config, prompts, new, max_model_len=loaded.max_model_len)
 
 
 class Recorder(TorchRunner):
@@ -104,14 +64,7 @@ def record(
 ) -> tuple[list[Request], dict[tuple[str, int], torch.Tensor]]:
     """Greedy continuations through scheduler, cache and runner, and the logits that were sampled from."""
     runner = make(Recorder) if make else Recorder(load_model(config), config)
-    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=256)
-    loop = StepLoop(scheduler, runner, lambda settled, record: None)
-    params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
-    requests = [Request(f"r{i}", tuple(prompt), params, Seconds(float(i))) for i, prompt in enumerate(prompts)]
-    for request in requests:
-        scheduler.add(request)
-    while loop.step():
-        scheduler.check_integrity()
+    requests = served(runner, config, prompts, new, max_model_len=256)
     return requests, runner.rows
 
 
@@ -226,3 +179,26 @@ def golden() -> Callable[[str], Any]:
         return json.loads((Path(__file__).parents[1] / "golden" / name).read_text("utf-8"))
 
     return read
+
+
+@pytest.fixture(scope="session")
+def six_layers(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
+    """Six layers, four heads of two key heads, a vocabulary that no number of ranks divides."""
+    directory = tmp_path_factory.mktemp("six-layers")
+    save_tiny(directory, num_hidden_layers=6, vocab_size=257)
+    kv = KvConfig(block_tokens=ranks.BLOCK, memory_bytes=Bytes(2**20))
+    base = EngineConfig(model=str(directory), dtype="float32", device="cpu", threads=1, kv=kv)
+    return base.model_copy(update={"max_num_seqs": 6, "max_num_batched_tokens": 24})
+
+
+@pytest.fixture(scope="session")
+def six_layers_answers(six_layers: EngineConfig) -> list[list[int]]:
+    return ranks.drive(ranks.whole(six_layers), six_layers)
+
+
+@pytest.fixture(scope="session")
+def eight_experts(six_layers: EngineConfig, tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
+    """Two layers of eight experts, one key head: what lets experts, positions and replicas be spread."""
+    directory = tmp_path_factory.mktemp("eight-experts")
+    save_experts(directory, vocab_size=257, num_key_value_heads=1)
+    return six_layers.model_copy(update={"model": str(directory)})

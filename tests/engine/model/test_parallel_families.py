@@ -11,17 +11,13 @@ import pytest
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import EngineConfig, KvConfig, ParallelLayout
 from energyopt.core.errors import ConfigError
-from energyopt.core.units import Bytes, Seconds
+from energyopt.core.units import Bytes
 from engine.batch import Runner
-from engine.flights import as_pipeline
-from engine.kv.configured import cache_for
 from engine.models import load_model, open_model
 from engine.parallel.fake import ThreadCrew
 from engine.parallel.runner import ParallelRunner
-from engine.request import Request, SamplingParams
 from engine.runner import TorchRunner
-from engine.scheduler import Scheduler
-from engine.step import StepLoop
+from tests.engine.model.greedy import greedy
 from tests.engine.model.tiny import BASE
 
 Sizes = dict[str, int]
@@ -108,19 +104,10 @@ def family(family_saver: Callable[..., Any], tmp_path_factory: pytest.TempPathFa
     return make
 
 
-def drive(runner: Runner, config: EngineConfig, lengths: Sequence[int] = LENGTHS) -> list[list[int]]:
+def drive(runner: Runner, config: EngineConfig) -> list[list[int]]:
     """Greedy continuations of one prompt a length."""
-    depth = as_pipeline(runner).depth
-    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=128, depth=depth)
-    loop = StepLoop(scheduler, runner, lambda settled, record: None)
-    params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
-    prompts = [tuple((7 * at + number) % 61 + 3 for at in range(n)) for number, n in enumerate(lengths)]
-    requests = [Request(f"r{i}", prompt, params, Seconds(float(i))) for i, prompt in enumerate(prompts)]
-    for request in requests:
-        scheduler.add(request)
-    while loop.step() or scheduler.has_work or scheduler.cache.busy:
-        scheduler.check_integrity()
-    return [request.output for request in requests]
+    prompts = [tuple((7 * at + number) % 61 + 3 for at in range(n)) for number, n in enumerate(LENGTHS)]
+    return greedy(runner, config, prompts, 4, max_model_len=128)
 
 
 @pytest.mark.parametrize(("name", "sizes"), CASES, ids=str)

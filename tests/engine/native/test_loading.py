@@ -17,7 +17,6 @@ from energyopt.core.errors import ConfigError, EngineError, OutOfMemoryError
 from energyopt.core.units import Bytes, Seconds
 from engine.batch import Batch, DraftVerifier, Runner, ScheduledRequest, draft_limit
 from engine.fingerprint import kv_layout
-from engine.kv.configured import cache_for
 from engine.models import open_source
 from engine.mover import TorchMover
 from engine.native import loading
@@ -27,9 +26,8 @@ from engine.offload import kv_form
 from engine.request import Request, SamplingParams
 from engine.runner import TorchRunner
 from engine.runners import open_runner
-from engine.scheduler import Scheduler
-from engine.step import StepLoop
 from kernels.cpu.compiler import NoCompilerError
+from tests.engine.model.greedy import greedy
 
 if TYPE_CHECKING:
     from tests.engine.native.conftest import Tiny
@@ -118,16 +116,9 @@ def test_a_file_of_floats_is_left_to_torch(tmp_path: Path) -> None:
 
 def tokens_of(runner: Any, config: EngineConfig, new: int = 12) -> list[list[int]]:
     """Greedy continuations of ``PROMPTS`` through scheduler, pages and runner."""
-    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=64)
-    loop = StepLoop(scheduler, runner, lambda settled, record: None)
-    params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
-    requests = [Request(f"r{i}", tuple(prompt), params, Seconds(float(i))) for i, prompt in enumerate(PROMPTS)]
-    for request in requests:
-        scheduler.add(request)
-    while loop.step():
-        scheduler.check_integrity()
+    found = greedy(runner, config, PROMPTS, new, max_model_len=64)
     runner.close()
-    return [request.output for request in requests]
+    return found
 
 
 @pytest.mark.parametrize(
