@@ -85,13 +85,12 @@ def run_pools(request: PoolsRequest, notify: Notify) -> None:
 
 class PoolService:
     """The processes and the front. ``command`` is another program for the engines than the usual one; one of them that
-    says nothing for ``silence`` seconds is replaced."""
+    says nothing for ``silence`` seconds is replaced. ``watch`` sees to that while the front serves."""
 
     def __init__(
         self, request: PoolsRequest, notify: Notify, command: Sequence[str] = ENGINE, *, silence: float = SILENCE
     ) -> None:
         self._request = request
-        self._silence = silence
         self._notify = notify
         self._clock: Clock = MonotonicClock()
         self._server: _PoolServer | None = None
@@ -121,6 +120,8 @@ class PoolService:
             )
             for name, engine in zip(names, plan.engines, strict=True)
         ]
+        processes = {process.name: process for process in self.processes}
+        self.watch = Pulse(self.front, self._clock, lambda name, why: processes[name].replace(why), silence=silence)
 
     def run(self, listener: socket.socket) -> None:
         """Start every engine, then serve on ``listener`` until a signal."""
@@ -144,9 +145,7 @@ class PoolService:
 
     def _beside(self) -> list[Beside]:
         """What runs beside the requests: a watch over the engines and, if roles shall follow the load, the balancer."""
-        processes = {process.name: process for process in self.processes}
-        watch = Pulse(self.front, self._clock, lambda name, why: processes[name].replace(why), silence=self._silence)
-        work: list[Beside] = [watch.run]
+        work: list[Beside] = [self.watch.run]
         if self._request.rebalance == "auto":
             work.append(Balancer(self.front, self._clock, self._request.serve.engine.max_num_seqs).run)
         return work

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,27 @@ async def test_an_engine_that_stands_still_is_replaced(client: httpx.AsyncClient
     assert [await task for task in tasks] == expected
     await until(client, lambda worker: bool(worker["up"]))
     assert running.pid("decode-0") != pid
+
+
+@pytest.mark.parametrize("status", [None, 503])
+async def test_the_watch_replaces_the_process_of_an_engine_that_is_silent_or_dead(status: int | None) -> None:
+    service = PoolService(PoolsRequest(serve=SERVE, prefill=1, decode=2), print, command=WORKER, silence=0.0)
+    replaced: list[tuple[str, str]] = []
+    for process in service.processes:
+        service.pools.up(process.name, f"http://{process.name}")
+        process.replace = partial(_noted, replaced, process.name)  # type: ignore[method-assign]
+
+    async def status_of(url: str, path: str, patience: float) -> int | None:
+        return status if url == "http://decode-1" else 200
+
+    service.front.status_of = status_of  # type: ignore[method-assign]
+    await service.watch.once()
+    assert replaced == [("decode-1", "says that it is dead" if status else "has said nothing for 0 s")]
+    assert [worker.name for worker in service.pools.workers if worker.url is None] == ["decode-1"]
+
+
+def _noted(replaced: list[tuple[str, str]], name: str, why: str) -> None:
+    replaced.append((name, why))
 
 
 async def test_roles_change_under_load_without_a_lost_request(client: httpx.AsyncClient, running: Running) -> None:
