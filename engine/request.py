@@ -6,6 +6,7 @@ front holds the tokenizer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -138,7 +139,7 @@ class Request:
     """
 
     id: str
-    prompt: tuple[int, ...]
+    prompt: Sequence[int]
     params: SamplingParams
     arrival: Seconds
     session: str | None = None

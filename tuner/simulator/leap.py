@@ -18,6 +18,7 @@ from engine.kv.coordinator import KvCoordinator
 from engine.request import Request
 from engine.scheduler import Scheduler
 
+from .machine import StepCost
 from .runner import TOKEN, RooflineRunner
 
 
@@ -78,20 +79,38 @@ def _commit(cache: KvCoordinator, request: Request, steps: int) -> None:
 def _times(
     scheduler: Scheduler, runner: RooflineRunner, count: int, context: int, steps: int, until: float
 ) -> list[Seconds]:
-    """When each step ends: sums in the very order in which stepping adds, run by run of equal prices."""
-    begin = now = runner.clock.now()
-    times: list[Seconds] = []
-    while len(times) < steps and now < until:
-        cost, alike = runner.run_of_steps(count, context + len(times) * count)
-        ends = list(accumulate(repeat(cost.seconds, min(alike, steps - len(times))), initial=now))
-        if ends[-1] >= until:
-            del ends[bisect_left(ends, until, 1) + 1 :]
-        runner.ledger.note(now, ends[-1], cost.watts, 0.0)
-        now = Seconds(ends[-1])
-        times += ends[1:]  # type: ignore[arg-type]  # instants, as ``now`` is one
-    runner.clock.set(now)
+    """When each step ends: sums in the very order in which stepping adds."""
+    begin = runner.clock.now()
+    spans = _spans(runner, count, context, steps, until - begin)
+    each = chain.from_iterable([repeat(cost.seconds, number) for cost, number in spans])
+    ticks: list[Seconds] = list(accumulate(each, initial=begin))  # type: ignore[arg-type]  # an instant and durations
+    if ticks[-1] >= until:
+        del ticks[bisect_left(ticks, until, 1) + 1 :]
+    last, place = len(ticks) - 1, 0
+    for cost, number in spans:
+        if place < last:
+            end = min(place + number, last)
+            runner.ledger.note(ticks[place], ticks[end], cost.watts, 0.0)
+            place = end
+    ends = ticks[1:]
+    runner.clock.set(ends[-1])
     counters = scheduler.counters
-    counters.steps += len(times)
-    counters.output_tokens += len(times) * count
-    counters.step_seconds = reduce(add, map(sub, times, chain((begin,), times)), counters.step_seconds)
-    return times
+    counters.steps += last
+    counters.output_tokens += last * count
+    counters.step_seconds = reduce(add, map(sub, ends, ticks), counters.step_seconds)
+    return ends
+
+
+def _spans(runner: RooflineRunner, count: int, context: int, steps: int, within: float) -> list[tuple[StepCost, int]]:
+    """The prices of up to ``steps`` steps and how many steps each holds for: not far more than take ``within``
+    seconds.
+    """
+    spans: list[tuple[StepCost, int]] = []
+    prices = runner.decode_prices(count, context)
+    while steps and within > 0:
+        cost, alike = next(prices)
+        number = min(alike, steps)
+        spans.append((cost, number))
+        steps -= number
+        within -= number * cost.seconds
+    return spans

@@ -31,7 +31,7 @@ class SimRequest:
 
     id: str
     arrival: float
-    prompt: tuple[int, ...]
+    prompt: Sequence[int]
     output_tokens: int
     session: str | None = None
     names: tuple[bytes, ...] = ()

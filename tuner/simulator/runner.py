@@ -6,6 +6,7 @@ It reads a batch's shape, asks the machine for seconds and watts, and moves a vi
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from energyopt.core.clock import FakeClock
@@ -115,13 +116,17 @@ class RooflineRunner:
             known = self.machine.prices[count, mean] = self._cost(StepShape(count, max(1, mean * count), sampled=count))
         return known
 
-    def run_of_steps(self, count: int, context: int) -> tuple[StepCost, int]:
-        """The price of a step of ``count`` decodes with ``context`` tokens in sum, and how many steps from this one on
-        have it, the context growing by ``count`` each.
+    def decode_prices(self, count: int, context: int) -> Iterator[tuple[StepCost, int]]:
+        """Prices of the steps of ``count`` decodes from ``context`` tokens in sum on, which grow by ``count`` a step;
+        each with how many steps in a row have it.
         """
-        mean, end = self._rounded(count, context)
-        cost = self.machine.prices.get((count, mean)) or self.price(StepShape(count, context, sampled=count))
-        return cost, max(1, -(-(end - 2 * context) // (2 * count)))
+        known = self.machine.prices.get
+        while True:
+            mean, end = self._rounded(count, context)
+            cost = known((count, mean)) or self.price(StepShape(count, context, sampled=count))
+            alike = max(1, -(-(end - 2 * context) // (2 * count)))
+            yield cost, alike
+            context += alike * count
 
     def _rounded(self, count: int, context: int) -> tuple[int, int]:
         """The mean context to the nearest grain, and twice the context at which it changes."""

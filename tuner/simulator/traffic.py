@@ -16,6 +16,7 @@ from energyopt.core.records import RequestRecord
 from energyopt.core.workload import Session, Workload
 from engine.kv.hashing import DIGEST_BYTES
 
+from .prompts import NamedPrompt
 from .replica import SimRequest
 from .runner import TOKEN
 
@@ -92,9 +93,12 @@ def mooncake_requests(
     order = ((row, again) for row in rows for again in range(repeat)) if together else _rounds(rows, repeat)
     for number, ((arrival, prompt, output, blocks), again) in enumerate(order):
         ids = [block + again * top for block in blocks]
-        tokens = _expand(prompt, ids) if block_tokens is None else _ends_of(prompt, ids, block_tokens)
-        names = () if block_tokens is None else _names(prompt, ids, block_tokens)
-        yield SimRequest(f"{again}/{number}", arrival + again * span, tokens, max(1, output), names=names)
+        name, when, wanted = f"{again}/{number}", arrival + again * span, max(1, output)
+        if block_tokens is None:
+            yield SimRequest(name, when, _expand(prompt, ids), wanted)
+        else:
+            names = _names(prompt, ids, block_tokens)
+            yield SimRequest(name, when, _unnamed(prompt, ids, len(names) * block_tokens), wanted, names=names)
 
 
 _Row = tuple[float, int, int, list[int]]
@@ -113,24 +117,18 @@ def _expand(prompt: int, blocks: Sequence[int]) -> tuple[int, ...]:
     return tuple(tokens[:prompt]) if missing <= 0 else tuple(tokens) + (0,) * missing
 
 
-def _named(prompt: int, blocks: Sequence[int], size: int) -> int:
-    """Full blocks of ``size`` tokens that the ids cover."""
-    return min(prompt, len(blocks) * TRACE_BLOCK) // size
-
-
-def _ends_of(prompt: int, blocks: Sequence[int], size: int) -> tuple[int, ...]:
-    """Stand-ins for the tokens that have names, and the real ones behind them."""
-    named = _named(prompt, blocks, size) * size
+def _unnamed(prompt: int, blocks: Sequence[int], named: int) -> NamedPrompt:
+    """The tokens behind the ``named`` ones, as ``_expand`` has them."""
     covered = min(prompt, len(blocks) * TRACE_BLOCK)
     rest = (blocks[named // TRACE_BLOCK] + 1,) * (covered - named) if covered > named else ()
-    return (0,) * named + rest + (0,) * (prompt - covered)
+    return NamedPrompt(named, rest + (0,) * (prompt - covered))
 
 
 def _names(prompt: int, blocks: Sequence[int], size: int) -> tuple[bytes, ...]:
-    """Names of the full blocks of ``size`` tokens: their id and their place in it."""
+    """Names of the full blocks of ``size`` tokens that the ids cover: their id and their place in it."""
     parts = range(TRACE_BLOCK // size)
     names = [(block << 16 | part).to_bytes(DIGEST_BYTES, "little") for block in blocks for part in parts]
-    return tuple(names[: _named(prompt, blocks, size)])
+    return tuple(names[: min(prompt, len(blocks) * TRACE_BLOCK) // size])
 
 
 def _trace(path: Path, limit: int | None) -> list[_Row]:
