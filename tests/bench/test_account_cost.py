@@ -12,6 +12,7 @@ from energyopt.core.units import Seconds
 from telemetry.cost_model import FittedWeight
 from telemetry.fake import FakeSource
 from telemetry.meter import Meter
+from tests.bench.figures import Report
 
 pytestmark = pytest.mark.bench
 
@@ -27,7 +28,7 @@ def make_step(number: int, start: float, end: float) -> StepRecord:
     return StepRecord(Seconds(start), Seconds(end), ("GPU-fake",), (*shares, last))
 
 
-def test_a_step_of_64_requests() -> None:
+def test_a_step_of_64_requests(figure: Report) -> None:
     clock = MonotonicClock()
     engine = 0.0
     with Meter([FakeSource(clock)], clock, weigh=FittedWeight()) as meter:
@@ -49,4 +50,6 @@ def test_a_step_of_64_requests() -> None:
         f"\na step of {REQUESTS} requests: {engine / STEPS * 1e6:.1f} us on the engine's thread, "
         f"{booked / STEPS * 1e6:.0f} us for its account beside it"
     )
+    figure(f"account: a step of {REQUESTS} requests, engine's thread", engine / STEPS * 1e6, "us", "under 20")
+    figure(f"account: a step of {REQUESTS} requests, booked beside it", booked / STEPS * 1e6, "us")
     assert engine / STEPS < MAX_ENGINE_SECONDS

@@ -17,6 +17,7 @@ from telemetry.detect import Detection
 from telemetry.fake import FakeSource
 from telemetry.host import HostScan
 from telemetry.ports import EnergyChunk, SensorId
+from tests.bench.figures import Report
 
 pytestmark = pytest.mark.bench
 
@@ -59,7 +60,7 @@ def resident() -> int:
 
 
 @pytest.mark.timeout(900)
-def test_an_hour_at_ten_times_the_load() -> None:
+def test_an_hour_at_ten_times_the_load(figure: Report) -> None:
     clock, sums = FakeClock(), Sums()
     sources = [FakeSource(clock, sensor=SensorId(f"GPU-{i}", Scope.GPU), tick=0.1) for i in range(SENSORS)]
     agent = Agent(Scan(clock, Detection(tuple(sources), ())), clock, sums, period=Seconds(1 / RATE))
@@ -85,6 +86,8 @@ def test_an_hour_at_ten_times_the_load() -> None:
         f"({cpu / sum(reads) * 1e6:.0f} µs each, stepping included), {sums.chunks:,} pieces; after {SETTLED} min "
         f"memory grew by {grown / 1e6:.1f} MB, points from {points[SETTLED]:,} to at most {max(points[SETTLED:]):,}"
     )
+    figure("agent: an hour at ten times the load, processor time a sample", cpu / sum(reads) * 1e6, "us")
+    figure("agent: an hour at ten times the load, memory grown", grown / 1e6, "MB", "under 5")
     assert min(reads) >= 0.999 * RATE * 60 * MINUTES
     assert all(channel.errors == 0 for channel in agent.sampler.channels)
     assert sums.joules == pytest.approx(total)

@@ -20,6 +20,7 @@ from energyopt.core.units import Seconds
 from engine.fake import FakeTokenizer
 from engine.output import Output
 from engine.request import SamplingParams
+from tests.bench.figures import Report
 
 pytestmark = pytest.mark.bench
 TOKENS = 200
@@ -48,7 +49,7 @@ class _Chunk(BaseModel):
     choices: list[_Choice]
 
 
-def test_encoding_a_chunk_costs_less_than_a_validated_model() -> None:
+def test_encoding_a_chunk_costs_less_than_a_validated_model(figure: Report) -> None:
     call = Call("chatcmpl-1", "m", (Job("r", [1], SamplingParams(), first=True),), None)
     shape, output, count = ChatShape(call, FakeTokenizer()), Output("r", " token", (5,)), 20_000
 
@@ -67,10 +68,11 @@ def test_encoding_a_chunk_costs_less_than_a_validated_model() -> None:
             action()
         seconds[action.__name__] = (time.process_time() - start) / count
     _show(f"chunk: {seconds['ours'] * 1e6:.2f} us prepared, {seconds['model'] * 1e6:.2f} us as a validated model")
+    figure("api: a chunk beside a validated model", seconds["model"] / seconds["ours"], "x", "over 1")
     assert seconds["ours"] < seconds["model"]
 
 
-def test_a_streamed_token_costs_microseconds() -> None:
+def test_a_streamed_token_costs_microseconds(figure: Report) -> None:
     outputs = [Output("", " token", (5,)) for _ in range(TOKENS - 1)]
     engine = ScriptedEngine([*outputs, Output("", ".", (6,), finish_reason=FinishReason.STOP)], max_model_len=4096)
     services = Services(engine, FakeTokenizer(), FakeChat(), FakeMetrics(), ("m",), "0")
@@ -94,4 +96,6 @@ def test_a_streamed_token_costs_microseconds() -> None:
     thread.join(10)
     per_token = (seconds[True] - seconds[False]) / TOKENS
     _show(f"server: {per_token * 1e6:.1f} us a streamed token, {seconds[False] * 1e6:.0f} us a whole reply of {TOKENS}")
+    figure("api: a streamed token", per_token * 1e6, "us", "under 200")
+    figure(f"api: a whole reply of {TOKENS} tokens", seconds[False] * 1e6, "us")
     assert per_token < 200e-6

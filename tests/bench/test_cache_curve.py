@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.figures import Report
 from tuner.simulator.cache_curve import block_calls, replay
 from tuner.workload.formats import read_trace
 
@@ -27,7 +28,7 @@ PUBLISHED = {
 
 
 @pytest.mark.skipif(not TRACE.exists(), reason="the recorded traces are not on this machine")
-def test_the_published_curve() -> None:
+def test_the_published_curve(figure: Report) -> None:
     calls = block_calls(read_trace(TRACE))
     lines = []
     for capacity, percent in PUBLISHED.items():
@@ -37,5 +38,7 @@ def test_the_published_curve() -> None:
         lines.append(
             f"{capacity or 'no limit':>9} blocks: {point.hit_rate:.2%} (published {percent}%), {spent:.1f} µs a block"
         )
+        name = f"{capacity:,} blocks" if capacity else "no limit"
+        figure(f"cache, Mooncake conversation, {name}: hit rate", 100 * point.hit_rate, "%", f"{percent} (published)")
         assert round(point.hit_rate * 100, 2 if capacity is None else 1) == percent
     print("\n" + "\n".join(lines))  # noqa: T201 - a bench exists to print its figures

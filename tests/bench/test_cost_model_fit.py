@@ -13,6 +13,7 @@ from energyopt.compose.rig import LoadedEngine, RunningEngine, ignore_request, l
 from energyopt.core.config import EngineConfig
 from energyopt.core.records import StepRecord
 from engine.request import SamplingParams
+from tests.bench.figures import Report
 
 SECONDS = 20.0
 
@@ -38,7 +39,7 @@ def _ignore_step(step: StepRecord) -> None:
 
 
 @pytest.mark.bench
-def test_the_fit_of_a_tiny_model(tiny_model: Path) -> None:
+def test_the_fit_of_a_tiny_model(tiny_model: Path, figure: Report) -> None:
     config = EngineConfig(model=str(tiny_model), max_num_seqs=16, threads=1)
     ready: LoadedEngine = load_engine(config, "none")
     engine = ready.start(_ignore_step, ignore_request)
@@ -53,4 +54,5 @@ def test_the_fit_of_a_tiny_model(tiny_model: Path) -> None:
     print("\n" + "\n".join(lines))  # noqa: T201 - a bench exists to print its figures
     assert report.prefill_steps > 50
     assert report.error is not None
+    figure("cost model: relative error over steps of a tiny model", report.error, "", "under 1")
     assert report.error < 1

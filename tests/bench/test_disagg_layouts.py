@@ -6,18 +6,14 @@ Ranks are threads of this process, over the same wires as processes.
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from energyopt.core.clock import MonotonicClock
-from energyopt.core.config import EngineConfig
+from energyopt.core.config import EngineConfig, ParallelLayout
+from energyopt.core.layouts import describe_layout
 from engine.disagg.params import Lend, Transfer
 from engine.front import EngineFront
 from engine.models import load_model, open_model
@@ -27,6 +23,8 @@ from engine.parallel.fake import ThreadCrew
 from engine.parallel.runner import ParallelRunner
 from engine.request import SamplingParams
 from engine.runner import TorchRunner
+from tests.bench.figures import Report
+from tests.engine.model.tiny import SPREAD, save_tiny
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
 LENGTHS = (1, 2, 15, 16, 17, 31, 33, 100)
@@ -75,15 +73,7 @@ class Engine:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[dict[str, int]], Engine]]:
     model, made = tmp_path_factory.mktemp("dense"), dict[str, Engine]()
-    torch.manual_seed(7)
-    shape: dict[str, Any] = {"vocab_size": 257, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 6}
-    heads: dict[str, Any] = {"num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 8}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        saved = LlamaForCausalLM(LlamaConfig(**shape, **heads, initializer_range=0.2, pad_token_id=0))
-        saved.save_pretrained(model)
-    letters = {letter: number for number, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}
-    Tokenizer(models.BPE(letters, [])).save(str(model / "tokenizer.json"))
+    save_tiny(model, **SPREAD, num_key_value_heads=4)
 
     def make(layout: dict[str, int]) -> Engine:
         if str(layout) not in made:
@@ -102,7 +92,7 @@ def tokens_of(outputs: list[Output]) -> list[int]:
 @pytest.mark.parametrize("target", LAYOUTS, ids=str)
 @pytest.mark.parametrize("source", LAYOUTS, ids=str)
 def test_any_layout_takes_over_from_any_other(
-    engine: Callable[[dict[str, int]], Engine], source: dict[str, int], target: dict[str, int]
+    engine: Callable[[dict[str, int]], Engine], source: dict[str, int], target: dict[str, int], figure: Report
 ) -> None:
     async def hand_over() -> None:
         one, other, alone = engine(source), engine(target), engine({})
@@ -119,3 +109,7 @@ def test_any_layout_takes_over_from_any_other(
             assert record.cached_by_tier.get("remote", 0) == length - 1
 
     asyncio.run(hand_over())
+    names = [describe_layout(ParallelLayout(**sizes)) for sizes in (source, target)]
+    figure(
+        f"hand-over {names[0]} to {names[1]}: prompts with the text of one engine", len(LENGTHS), "", f"{len(LENGTHS)}"
+    )

@@ -20,6 +20,7 @@ from energyopt.store.database import open_engine
 from energyopt.store.energy_history import EnergyHistory
 from energyopt.store.energy_writer import SqlEnergyWriter
 from telemetry.ports import EnergyChunk, SensorId
+from tests.bench.figures import Report
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 RATE, SENSORS = 100, [SensorId(f"GPU-{number}", Scope.GPU) for number in range(8)]
@@ -45,7 +46,7 @@ def second(at: int) -> Iterator[EnergyChunk]:
 @pytest.mark.bench
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seconds", [3600])
-def test_an_hour_of_ten_times_the_load(tmp_path: Path, seconds: int) -> None:
+def test_an_hour_of_ten_times_the_load(tmp_path: Path, seconds: int, figure: Report) -> None:
     engine, name = open_engine(str(tmp_path / "energy.db"))
     writer = SqlEnergyWriter(engine, FakeClock(date=BEGIN), name, "host-1")
     writer.begin_run("bench")
@@ -70,6 +71,8 @@ def test_an_hour_of_ten_times_the_load(tmp_path: Path, seconds: int) -> None:
         f"peak memory over the hour {memory} MiB; {size / 1e6:.1f} MB on disk",
     )
     print("\n".join(figures))  # noqa: T201 - a bench exists to print its figures
+    figure("energy store: 8 sensors at 100 Hz, pace", seconds / taken, "x real time", "over 1")
+    figure("energy store: an hour of 8 sensors at 100 Hz on disk", size / 1e6, "MB")
     assert stats.accepted == pieces
     assert sum(point.joules for point in points) == pytest.approx(3.0 * pieces, abs=1e-6)
     assert stats.rows_lost == 0

@@ -170,7 +170,9 @@ def test_bfloat16_is_faster_than_transformers(figure: Report) -> None:
     assert ratios[auto, 16] >= 1.5
 
 
-def test_float32_is_faster_than_transformers() -> None:
+def test_float32_is_faster_than_transformers(figure: Report) -> None:
     twin = "transformers float32"
     ratios = _ratios({"float32": _engine("float32")[0], twin: _transformers(torch.float32)}, twin)
+    for batch in BATCHES:
+        figure(f"engine (torch, fp32) beside transformers, batch {batch}", ratios["float32", batch], "x", "at least 1")
     assert min(ratios.values()) >= 1.0

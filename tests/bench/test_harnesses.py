@@ -39,6 +39,7 @@ from telemetry.dcgm import dcgm_page
 from telemetry.fake import FakeSource
 from telemetry.fake_status import FakeStatus
 from telemetry.sampler import Sampler
+from tests.bench.figures import Report
 from tuner.replay.figures import figures
 from tuner.replay.page import PageMeter
 from tuner.replay.result import BenchResult, Subject
@@ -165,7 +166,9 @@ def load(program: str, options: Sequence[str], site: Site, offline: Path, out: P
 
 
 @needs_aiperf
-def test_ttft_itl_and_tokens_per_joule_agree_on_one_run(server: Served, offline: Path, tmp_path: Path) -> None:
+def test_ttft_itl_and_tokens_per_joule_agree_on_one_run(
+    server: Served, offline: Path, tmp_path: Path, figure: Report
+) -> None:
     assert AIPERF is not None
     options = [
         *("--concurrency", "2", "--benchmark-duration", str(SECONDS), "--benchmark-grace-period", "60"),
@@ -188,6 +191,7 @@ def test_ttft_itl_and_tokens_per_joule_agree_on_one_run(server: Served, offline:
     say(f"\n{ours.run.requests} requests, {ours.run.window:.1f} s, load average {os.getloadavg()[0]:.1f}")
     for name, mine, other in rows:
         assert mine is not None
+        figure(f"bench beside aiperf: {name}, difference", 100 * abs(mine / other - 1), "%", "at most 3")
         say(f"{name:16} ours {mine:10.4f}  theirs {other:10.4f}  {100 * (mine / other - 1):+.2f} %")
     for name, mine, other in rows:
         assert mine == pytest.approx(other, rel=AGREE), name

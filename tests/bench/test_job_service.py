@@ -19,6 +19,7 @@ from energyopt.core.jobs import StudyFilter, TrialFilter, TrialOrder
 from energyopt.store import fronts
 from energyopt.store.service_store import ServiceStore, open_service_store
 from energyopt.store.tables import TrialRow
+from tests.bench.figures import Report
 from tuner.fake_study import toy_spec
 
 pytestmark = pytest.mark.bench
@@ -47,7 +48,7 @@ def timed(call: Callable[[], object], times: int = 100) -> list[float]:
     return found
 
 
-def test_lists_and_fronts_of_many_trials(store: ServiceStore) -> None:
+def test_lists_and_fronts_of_many_trials(store: ServiceStore, figure: Report) -> None:
     study = store.jobs.submit(toy_spec(), {}, labels={})[0]
     draw = random.Random(0)
     created = store.studies.study(study).created
@@ -87,11 +88,12 @@ def test_lists_and_fronts_of_many_trials(store: ServiceStore) -> None:
         call()
         took = timed(call)
         low, high = quantile(took, 0.5) * 1e3, quantile(took, 0.99) * 1e3
+        figure(f"service, {TRIALS:,} trials, {store.engine.dialect.name}: {name}, p99", high, "ms")
         line = f"{store.engine.dialect.name} {name}: p50 {low:.1f} ms, p99 {high:.1f} ms"
         print(line)  # noqa: T201 - a bench exists to print its figures
 
 
-async def test_many_watchers(store: ServiceStore) -> None:
+async def test_many_watchers(store: ServiceStore, figure: Report) -> None:
     """Delay from the commit of an event to every watcher's hands; each event once, in order."""
     ids = [store.jobs.submit(toy_spec(), {}, labels={})[0] for _ in range(STUDIES)]
     hub = EventHub(store.tail, max_watchers=WATCHERS)
@@ -127,6 +129,8 @@ async def test_many_watchers(store: ServiceStore) -> None:
     await asyncio.gather(*watchers)
     for number, got in enumerate(seen):
         assert got == orders[ids[number % STUDIES]]
+    late = quantile(delays, 0.99)
+    figure(f"service, {store.engine.dialect.name}: event to {WATCHERS} watchers, p99", late, "s")
     print(  # noqa: T201 - a bench exists to print its figures
         f"{store.engine.dialect.name}: {WATCHERS} watchers, {STUDIES} studies, {len(written)} events, "
         f"{len(delays)} deliveries: delay p50 {quantile(delays, 0.5):.3f} s, p99 {quantile(delays, 0.99):.3f} s; "

@@ -23,6 +23,7 @@ from engine.models import load_model
 from engine.offload import tiers_for
 from engine.request import SamplingParams
 from engine.runner import TorchRunner
+from tests.bench.figures import Report
 
 PREFIX = 2000
 """A multiple of the block."""
@@ -111,7 +112,7 @@ def _ports(count: int) -> list[int]:
     return ports
 
 
-def test_first_token_through_each_tier(pool: str | None, tmp_path: Path) -> None:
+def test_first_token_through_each_tier(pool: str | None, tmp_path: Path, figure: Report) -> None:
     tiers: list[dict[str, object]] = [
         {"kind": "host", "bytes_per_host": 1 << 29},
         {"kind": "disk", "bytes_per_host": 1 << 30, "path": str(tmp_path)},
@@ -140,6 +141,8 @@ def test_first_token_through_each_tier(pool: str | None, tmp_path: Path) -> None
     for tier, least in LEAST.items():
         if tier in times:
             median = statistics.median(times[tier])
+            sooner = computed / median
+            figure(f"KV tier {tier}: first token of a 2,000-token prefix", sooner, "x sooner", f"at least {least:g}")
             _show(f"  through {tier}: {median:.3f} s, {computed / median:.1f} times sooner (at least {least:g})")
     for tier in times.keys() & LEAST.keys():
         assert computed / statistics.median(times[tier]) >= LEAST[tier], tier

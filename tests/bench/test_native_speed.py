@@ -176,7 +176,7 @@ def test_beside_llama_cpp(native: NativeRunner, llamas: dict[str, Llama], figure
         assert min(decode[8][name], decode[16][name], prefill[name]) >= 2.0
 
 
-def test_beside_our_own_torch_path(native: NativeRunner) -> None:
+def test_beside_our_own_torch_path(native: NativeRunner, figure: Report) -> None:
     _, torch_runner = open_runner(_config(kernels="torch"), MonotonicClock())
     assert isinstance(torch_runner, TorchRunner)
     engines = {"native": _ours(native), "torch": _ours(torch_runner)}
@@ -184,6 +184,9 @@ def test_beside_our_own_torch_path(native: NativeRunner) -> None:
     decode = {batch: _compare(engines, "decode", batch, CONTEXT, 4) for batch in BATCHES}
     prefill = _compare(engines, "prefill", 1, PROMPT, 1)
     torch_runner.close()
+    figure("native decode beside our torch path, batch 1", decode[1]["torch"], "x", "at least 2")
+    figure("native decode beside our torch path, batch 16", decode[16]["torch"], "x", "at least 1.5")
+    figure("native prefill beside our torch path", prefill["torch"], "x", "at least 1.2")
     assert decode[1]["torch"] >= 2.0
     assert decode[16]["torch"] >= 1.5
     assert prefill["torch"] >= 1.2

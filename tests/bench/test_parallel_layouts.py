@@ -9,7 +9,6 @@ import json
 import math
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,8 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import EngineConfig, KvConfig, ParallelLayout
@@ -26,30 +23,17 @@ from energyopt.core.errors import ConfigError
 from energyopt.core.layouts import describe_layout
 from energyopt.core.units import Bytes, Seconds
 from engine.batch import Batch, Runner, ScheduledRequest
-from engine.flights import as_pipeline
-from engine.kv.configured import cache_for
 from engine.models import load_model, open_model
 from engine.parallel.fake import ThreadCrew
 from engine.parallel.replicas import Conductor
 from engine.parallel.runner import ParallelRunner, processes
 from engine.request import Request, SamplingParams
 from engine.runner import TorchRunner
-from engine.scheduler import Scheduler
-from engine.step import StepLoop
+from tests.bench.figures import Report
+from tests.engine.model.greedy import greedy
+from tests.engine.model.tiny import SPREAD, save_experts, save_tiny
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
-SHAPE: dict[str, Any] = {
-    "vocab_size": 257,
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 12,
-    "head_dim": 8,
-    "initializer_range": 0.2,
-    "max_position_embeddings": 512,
-    "pad_token_id": 0,
-}
-MOE: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 Sizes = dict[str, int]
 DENSE: list[Sizes] = [
     *({"tp": 1, "pp": 1}, {"tp": 2}, {"tp": 3}, {"pp": 2}, {"pp": 3}, {"tp": 2, "pp": 2}, {"tp": 3, "pp": 2}),
@@ -61,14 +45,6 @@ SPARSE: list[Sizes] = [
 ]
 SMOLLM2: list[Sizes] = [{"tp": 3}, {"pp": 2}, {"pp": 3}, {"tp": 3, "pp": 2}]
 BLOCK = 4
-
-
-def save(directory: Path, model: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model.save_pretrained(directory)
-    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}, []))
-    tokenizer.save(str(directory / "tokenizer.json"))
 
 
 def config_of(model: str, **changes: Any) -> EngineConfig:
@@ -84,12 +60,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Engin
     def make(kind: str, kv_heads: int) -> EngineConfig:
         if (kind, kv_heads) not in made:
             directory = tmp_path_factory.mktemp(kind)
-            torch.manual_seed(7)
-            shape = {**SHAPE, "num_key_value_heads": kv_heads}
-            if kind == "dense":
-                save(directory, LlamaForCausalLM(LlamaConfig(**shape)))
-            else:
-                save(directory, Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape, **MOE)))
+            save = save_tiny if kind == "dense" else save_experts
+            save(directory, **SPREAD, num_key_value_heads=kv_heads)
             made[kind, kv_heads] = config_of(str(directory))
         return made[kind, kv_heads]
 
@@ -101,28 +73,18 @@ def lengths(unit: int) -> list[int]:
     return sorted({1, *(edge + step for edge in (2, BLOCK, unit, 2 * unit, 48) for step in (-1, 0, 1))})
 
 
-def requests(sizes: Sequence[int], new: int) -> list[Request]:
-    params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
-    return [
-        Request(f"r{n}", tuple((11 * at + n) % 250 + 3 for at in range(size)), params, Seconds(float(n)))
-        for n, size in enumerate(sizes)
-    ]
+def prompts(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    return [tuple((11 * at + number) % 250 + 3 for at in range(size)) for number, size in enumerate(sizes)]
 
 
 def drive(runner: Runner, config: EngineConfig, sizes: Sequence[int], new: int) -> list[list[int]]:
-    scheduler = Scheduler(config, cache_for(config, runner.cache), max_model_len=512, depth=as_pipeline(runner).depth)
-    loop = StepLoop(scheduler, runner, lambda settled, record: None)
-    asked = requests(sizes, new)
-    for request in asked:
-        scheduler.add(request)
-    while loop.step():
-        scheduler.check_integrity()
-    return [request.output for request in asked]
+    return greedy(runner, config, prompts(sizes), new)
 
 
 def one_batch(block_tokens: int) -> Batch:
     items = []
-    for number, request in enumerate(requests((48, 9, 17), 1)):
+    for number, prompt in enumerate(prompts((48, 9, 17))):
+        request = Request(f"r{number}", prompt, SamplingParams(temperature=0), Seconds(0.0))
         request.block_ids = list(range(16 * number, 16 * number + -(-len(request.prompt) // block_tokens)))
         items.append(ScheduledRequest(request, 0, len(request.prompt), True))
     return Batch(tuple(items))
@@ -152,29 +114,32 @@ def compare(config: EngineConfig, sizes: Sizes, new: int, hire: Any = ThreadCrew
     return float(difference), sum(map(len, wanted)) * layout.dp
 
 
-def say(model: str, sizes: Sizes, difference: float, tokens: int) -> None:
+def say(figure: Report, model: str, sizes: Sizes, difference: float, tokens: int) -> None:
+    layout = describe_layout(ParallelLayout(**sizes))
+    if not math.isnan(difference):
+        figure(f"{model} {layout}: logits beside one rank", difference, "", "at most 1e-4")
     logits = "" if math.isnan(difference) else f", logits within {difference:.1e}"
-    sys.stdout.write(f"\n{model} {describe_layout(ParallelLayout(**sizes))}: {tokens} tokens equal{logits}\n")
+    sys.stdout.write(f"\n{model} {layout}: {tokens} tokens equal{logits}\n")
 
 
 @pytest.mark.parametrize("sizes", DENSE, ids=str)
-def test_dense(tiny: Callable[[str, int], EngineConfig], sizes: Sizes) -> None:
+def test_dense(tiny: Callable[[str, int], EngineConfig], sizes: Sizes, figure: Report) -> None:
     config = tiny("dense", 1 if sizes.get("dcp", 1) > 1 or sizes.get("tp") == 4 else 6)
     difference, tokens = compare(config, sizes, 8)
-    say("dense", sizes, difference, tokens)
+    say(figure, "dense", sizes, difference, tokens)
 
 
 @pytest.mark.parametrize("sizes", SPARSE, ids=str)
-def test_sparse(tiny: Callable[[str, int], EngineConfig], sizes: Sizes) -> None:
+def test_sparse(tiny: Callable[[str, int], EngineConfig], sizes: Sizes, figure: Report) -> None:
     difference, tokens = compare(tiny("sparse", 1), sizes, 8)
-    say("sparse", sizes, difference, tokens)
+    say(figure, "sparse", sizes, difference, tokens)
 
 
 @pytest.mark.parametrize("sizes", SMOLLM2, ids=str)
-def test_smollm2(sizes: Sizes) -> None:
+def test_smollm2(sizes: Sizes, figure: Report) -> None:
     hire = processes if sizes == {"tp": 3} else ThreadCrew
-    difference, tokens = compare(config_of("smollm2-135m"), sizes, 16, hire)
-    say("SmolLM2", sizes, difference, tokens)
+    difference, tokens = compare(config_of("smollm2-135m"), sizes, 6, hire)
+    say(figure, "SmolLM2", sizes, difference, tokens)
 
 
 def test_smollm2_has_nine_heads_and_three_key_heads() -> None:
@@ -183,7 +148,7 @@ def test_smollm2_has_nine_heads_and_three_key_heads() -> None:
         ParallelRunner(open_model(config), config, MonotonicClock(), hire=ThreadCrew)
 
 
-def test_an_exchange_through_memory_against_gloo() -> None:
+def test_an_exchange_through_memory_against_gloo(figure: Report) -> None:
     """Two ranks in processes, sums of 16 x 576 float32, alternated; medians of eight rounds of 150."""
     program = Path(__file__).with_name("collective_parts.py")
     ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=True)
@@ -193,4 +158,5 @@ def test_an_exchange_through_memory_against_gloo() -> None:
         f"\nsum of 16 x 576 float32 over 2 ranks ({how}): {found['shared']:.0f} us through memory, "
         f"{found['gloo']:.0f} us by gloo, {found['gloo'] / found['shared']:.1f} times as long\n"
     )
+    figure("sum over 2 ranks: gloo beside shared memory, wall", found["gloo"] / found["shared"], "x", "90")
     assert found["shared"] < found["gloo"]

@@ -7,17 +7,15 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.bench.figures import Report
+from tests.engine.model.tiny import SPREAD, save_tiny
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(400)]
 PROGRAM = "from energyopt.cli.main import main; main()"
@@ -33,16 +31,7 @@ CLIENTS, PROMPTS, PATIENCE, AFTER = 6, 12, 180.0, 5.0
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tiny")
-    torch.manual_seed(7)
-    shape: dict[str, Any] = {"vocab_size": 257, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 6}
-    heads: dict[str, Any] = {"num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 8}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        LlamaForCausalLM(LlamaConfig(**shape, **heads, initializer_range=0.2, pad_token_id=0)).save_pretrained(
-            directory
-        )
-    letters = {letter: number for number, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}
-    Tokenizer(models.BPE(letters, [])).save(str(directory / "tokenizer.json"))
+    save_tiny(directory, **SPREAD, num_key_value_heads=4, max_position_embeddings=2048)
     return directory
 
 
@@ -92,7 +81,7 @@ def sizes(url: str) -> tuple[int, int]:
     return state["prefill"], state["decode"]
 
 
-def test_the_pool_that_everybody_waits_for_grows_without_a_lost_request(url: str) -> None:
+def test_the_pool_that_everybody_waits_for_grows_without_a_lost_request(url: str, figure: Report) -> None:
     load, start = Load(url), time.monotonic()
     assert sizes(url) == (1, 2)
     with ThreadPoolExecutor(CLIENTS) as pool:
@@ -108,4 +97,5 @@ def test_the_pool_that_everybody_waits_for_grows_without_a_lost_request(url: str
         for client in clients:
             client.result()
     assert all(len(texts) == 1 for texts in load.texts.values()), "the same prompt, the same text"
+    figure("rebalance: 1P2D to 2P1D", took, "s", f"under {PATIENCE:g}")
     sys.stdout.write(f"\n1P2D to 2P1D after {took:.0f} s; {load.answered} requests answered, none lost\n")

@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from tests.bench.figures import Report
+
 pytestmark = pytest.mark.bench
 PARTS = Path(__file__).with_name("router_parts.py")
 COMMAND = "from energyopt.cli.main import main; main()"
@@ -162,7 +164,7 @@ async def streaming(port: int, load: Load, each: int) -> list[float]:
     return firsts
 
 
-def test_requests_per_second_of_one_core(router: Process, plain: Process) -> None:
+def test_requests_per_second_of_one_core(router: Process, plain: Process, figure: Report) -> None:
     clients, each, rates = 32, 60, {}
     for name, process in (("router", router), ("plain aiohttp proxy", plain)):
         uvloop.run(plainly(process.port, clients, 5))
@@ -170,10 +172,11 @@ def test_requests_per_second_of_one_core(router: Process, plain: Process) -> Non
         wall = uvloop.run(plainly(process.port, clients, each))
         rates[name] = clients * each / (process.cpu() - before)
         _show(f"{name}: {rates[name]:.0f} requests/s of one core ({clients * each / wall:.0f}/s beside other work)")
+    figure("router: requests of one core", rates["router"], "/s", "at least 2000")
     assert rates["router"] >= 2000
 
 
-def test_chunks_per_second_of_one_core(router: Process, plain: Process) -> None:
+def test_chunks_per_second_of_one_core(router: Process, plain: Process, figure: Report) -> None:
     rates = {}
     for name, process in (("router", router), ("plain aiohttp proxy", plain)):
         before = process.cpu()
@@ -182,6 +185,7 @@ def test_chunks_per_second_of_one_core(router: Process, plain: Process) -> None:
         count, wall = len(firsts) * FLOOD.chunks, time.perf_counter() - wall
         rates[name] = count / (process.cpu() - before)
         _show(f"{name}: {rates[name]:.0f} streamed chunks/s of one core ({count / wall:.0f}/s beside other work)")
+    figure("router: streamed chunks of one core", rates["router"], "/s", "at least 20000")
     assert rates["router"] >= 20_000
     assert rates["router"] > rates["plain aiohttp proxy"]
 
@@ -233,7 +237,7 @@ async def _first_bytes() -> dict[str, list[float]]:
     return seen
 
 
-def test_what_is_added_to_the_first_byte() -> None:
+def test_what_is_added_to_the_first_byte(figure: Report) -> None:
     """A relay that only copies is what any process in between costs on this machine; the rest is the router's own."""
     seen = uvloop.run(_first_bytes())
     quantiles = {name: statistics.quantiles(values, n=100) for name, values in seen.items()}
@@ -246,4 +250,6 @@ def test_what_is_added_to_the_first_byte() -> None:
         f"added p99 at {STEADY.streams} concurrent streams: {added['router'] * 1e3:.2f} ms, of which a bare relay in "
         f"the same place adds {added['relay'] * 1e3:.2f} ms; the router's own: {own * 1e3:.2f} ms"
     )
+    figure(f"router: added to the first byte at {STEADY.streams} streams, p99", added["router"] * 1e3, "ms")
+    figure("router: of that its own, beside a bare relay", own * 1e3, "ms", "under 2")
     assert own < 2e-3

@@ -20,6 +20,7 @@ from engine.routing.book import Book, Ticket
 from engine.routing.choose import PolicyName, make_policy
 from engine.routing.desk import Asked, Desk
 from engine.routing.names import Prompt, Scheme
+from tests.bench.figures import Report
 from tuner.simulator.constants import load_constants
 from tuner.simulator.hardware import load_gpu
 from tuner.simulator.machine import Machine
@@ -167,6 +168,7 @@ def sessions() -> list[TraceSession]:
     return [session for part in ("main", "subagents") for session in read_weka(folder / part).sessions]
 
 
+AWARE = ("prefix", "session")
 RUNS: tuple[tuple[PolicyName, bool], ...] = (
     ("round-robin", True),
     ("least-loaded", True),
@@ -179,7 +181,9 @@ RUNS: tuple[tuple[PolicyName, bool], ...] = (
 
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("blocks", [400, 1600], ids=["tight", "ample"])
-def test_aware_policies_keep_the_hit_rate_of_one_engine(sessions: list[TraceSession], blocks: int) -> None:
+def test_aware_policies_keep_the_hit_rate_of_one_engine(
+    sessions: list[TraceSession], blocks: int, figure: Report
+) -> None:
     whole = Fleet("least-loaded", 1, ENGINES * blocks, events=False)
     whole.play(sessions)
     lines = [f"{len(whole.done)} requests of {len(sessions)} sessions, {blocks} blocks of {BLOCK} tokens an engine"]
@@ -195,7 +199,10 @@ def test_aware_policies_keep_the_hit_rate_of_one_engine(sessions: list[TraceSess
             f"{policy:12} by {known:15}: hit rate {fleet.hit_rate:.2%}, {share:.1%} of one engine's; "
             f"imbalance {fleet.imbalance:.1%}"
         )
-        if policy in ("prefix", "session"):
+        told = f"routing {policy} by {known}, {blocks} blocks an engine"
+        figure(f"{told}: hit rate beside one engine", 100 * share, "%", "at least 95" if policy in AWARE else "")
+        figure(f"{told}: imbalance", 100 * fleet.imbalance, "%", "under 15" if policy in AWARE else "")
+        if policy in AWARE:
             aware.append((share, fleet.imbalance))
         else:
             blind.append(share)

@@ -13,6 +13,7 @@ from engine.kv.blocks import BlockPool
 from engine.kv.coordinator import KvCoordinator
 from engine.request import Request, SamplingParams
 from engine.scheduler import Scheduler
+from tests.bench.figures import Report
 
 pytestmark = pytest.mark.bench
 RUNNING = 256
@@ -36,7 +37,7 @@ def _best_of(repeats: int, action: Callable[[], float]) -> float:
     return min(action() for _ in range(repeats))
 
 
-def test_a_decode_step_of_256_requests_costs_microseconds_per_request() -> None:
+def test_a_decode_step_of_256_requests_costs_microseconds_per_request(figure: Report) -> None:
     scheduler = _scheduler(num_blocks=RUNNING * 80)
     params = SamplingParams(max_tokens=700, ignore_eos=True)
     for number in range(RUNNING):
@@ -65,10 +66,11 @@ def test_a_decode_step_of_256_requests_costs_microseconds_per_request() -> None:
         f"slow the rest), {median:.2f} µs (median), {mean:.2f} µs (mean)"
     )
     assert scheduler.num_running == RUNNING
+    figure(f"scheduler: decode at {RUNNING} running, a token-block", quiet, "us", "under 5")
     assert quiet < 5
 
 
-def test_prefills_of_256_requests_cost_microseconds_per_block() -> None:
+def test_prefills_of_256_requests_cost_microseconds_per_block(figure: Report) -> None:
     """Lookup, admission, blocks and their names in the cache; prompts are hashed before, by their caller's thread."""
     size, length = 16, 4096
     scheduler = _scheduler(num_blocks=RUNNING * (length // size + 1), block_tokens=size)
@@ -90,11 +92,12 @@ def test_prefills_of_256_requests_cost_microseconds_per_block() -> None:
         spent += time.thread_time() - start
         blocks += sum(-(-(item.start + item.count) // size) - item.start // size for item in batch.items)
     _show(f"prefill with up to {RUNNING} running: {spent / blocks * 1e6:.2f} µs per token-block of {size} tokens")
+    figure(f"scheduler: prefill with up to {RUNNING} running, a token-block", spent / blocks * 1e6, "us", "under 5")
     assert spent / blocks * 1e6 < 5
 
 
 @pytest.mark.parametrize("groups", [1, 3])
-def test_memory_per_cached_block(groups: int) -> None:
+def test_memory_per_cached_block(groups: int, figure: Report) -> None:
     """The pool's own arrays and maps with every block cached, and nothing of requests that have gone."""
     count = 1 << 17
     names = [number.to_bytes(16, "big") for number in range(count)]
@@ -107,10 +110,11 @@ def test_memory_per_cached_block(groups: int) -> None:
     tracemalloc.stop()
     _show(f"memory per cached block, {groups} group(s): {held:.0f} bytes")
     assert pool.num_cached == count
+    figure(f"cache: memory of a cached block, groups: {groups}", held, "B", "under 200")
     assert held < 200
 
 
-def test_lookup_of_a_million_tokens() -> None:
+def test_lookup_of_a_million_tokens(figure: Report) -> None:
     tokens = 1 << 20
     scheduler = _scheduler(num_blocks=2 * tokens // 64, block_tokens=64, max_num_batched_tokens=1 << 20)
     cache, params = scheduler.cache, SamplingParams(max_tokens=1)
@@ -135,4 +139,5 @@ def test_lookup_of_a_million_tokens() -> None:
         f"prefix lookup of {tokens} tokens in blocks of 64: {warm * 1e3:.1f} ms in the step loop; "
         f"{cold * 1e3:.1f} ms with the hashing that its caller's thread does before"
     )
+    figure("cache: lookup of a million tokens in the step loop", warm * 1e3, "ms", "under 20")
     assert warm < 0.02

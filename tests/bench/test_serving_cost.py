@@ -37,6 +37,7 @@ from engine.request import Request, SamplingParams
 from engine.runners import AnyRunner, open_runner
 from engine.scheduler import Scheduler
 from engine.step import StepLoop
+from tests.bench.figures import Report
 
 pytestmark = pytest.mark.bench
 ROUNDS, STREAMS, TOKENS, PROMPT = 3, 16, 48, 512
@@ -144,7 +145,7 @@ def bare(bench: Bench, prompt: int) -> float:
     return sum(spent)
 
 
-def test_the_first_token_of_an_idle_server(bench: Bench) -> None:
+def test_the_first_token_of_an_idle_server(bench: Bench, figure: Report) -> None:
     bare(bench, PROMPT)
     pairs = [(served(bench.url, 1, PROMPT, 1)[0], bare(bench, PROMPT)) for _ in range(2 * ROUNDS)]
     ratio = statistics.median(ours / alone for ours, alone in pairs)
@@ -153,10 +154,11 @@ def test_the_first_token_of_an_idle_server(bench: Bench) -> None:
         f"first token of {PROMPT} prompt tokens: {ratio:.2f}x the bare prefill (median), {best:.2f}x (best of each: "
         f"{min(alone for _, alone in pairs) * 1e3:.0f} ms); load {os.getloadavg()[0]:.1f}"
     )
+    figure("serving: first token beside the bare prefill", min(ratio, best), "x", "under 1.2")
     assert min(ratio, best) < 1.2
 
 
-def test_processor_time_at_sixteen_streams(bench: Bench) -> None:
+def test_processor_time_at_sixteen_streams(bench: Bench, figure: Report) -> None:
     shares: list[float] = []
     for _ in range(ROUNDS):
         before = bench.seconds()
@@ -169,10 +171,12 @@ def test_processor_time_at_sixteen_streams(bench: Bench) -> None:
             f"{(whole - loop - runner) * each:.0f} us, runner {runner * each:.0f} us; API and scheduling take "
             f"{100 * shares[-1]:.1f}% of the processor time; load {os.getloadavg()[0]:.1f}"
         )
-    assert statistics.median(shares) < 0.15
+    share = statistics.median(shares)
+    figure(f"serving: API and scheduling at {STREAMS} streams, share of processor time", 100 * share, "%", "under 15")
+    assert share < 0.15
 
 
-def test_start_to_first_token_and_memory() -> None:
+def test_start_to_first_token_and_memory(figure: Report) -> None:
     """Of a process as a user starts it, once files are in the page cache and native kernels are built."""
     ready, first, processor, resident, weights = min((_started() for _ in range(2)), key=lambda start: start[1])
     _show(
@@ -180,6 +184,8 @@ def test_start_to_first_token_and_memory() -> None:
         f"resident {resident / 1e6:.0f} MB = weights {weights / 1e6:.0f} MB + pool {POOL / 1e6:.0f} MB (as it fills) "
         f"+ the rest; load {os.getloadavg()[0]:.1f}"
     )
+    figure("serving: start to first token", first, "s", "under 5")
+    figure("serving: memory beside weights and pool", (resident - weights - POOL) / 1e6, "MB", "under 400")
     assert resident < weights + POOL + 400e6
     if os.getloadavg()[0] > len(os.sched_getaffinity(0)):
         pytest.skip("other programs use this machine: what a start takes on a quiet one cannot be judged")
