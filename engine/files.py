@@ -15,11 +15,14 @@ _MAX_JSON = 256 * 2**20
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 300, 300, 80  # a path is shown whole
+_MAX_SHOWN = 400
+"""Characters: of a list of long values the first is enough."""
 
 
 def shown(value: object) -> str:
     """A value as a message repeats it: whole where it is short, its beginning where a hostile file made it long."""
-    return _SHORT.repr(value)
+    text = _SHORT.repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def read_text(path: Path, limit: int) -> str:
