@@ -28,7 +28,8 @@ class Counters:
 
     def admitted(self, prompt_tokens: int, cached_by_tier: Mapping[str, int]) -> None:
         self.prompt_tokens += prompt_tokens
-        self.prompt_by_source.update(cached_by_tier)
+        for tier, tokens in cached_by_tier.items():  # ``update`` takes several times as long
+            self.prompt_by_source[tier] += tokens
         self.prompt_by_source[LOCAL_COMPUTE] += prompt_tokens - sum(cached_by_tier.values())
 
     def stepped(self, seconds: float, output_tokens: int) -> None:

@@ -98,6 +98,10 @@ class BlockPool:
     def is_idle(self, block: int) -> bool:
         return self._refs[block] == 0
 
+    def count_idle(self, blocks: Sequence[int]) -> int:
+        """How many of ``blocks`` nobody uses."""
+        return [self._refs[block] for block in blocks].count(0)
+
     def is_shared(self, block: int) -> bool:
         """Whether others may read the block now or find it by a hash: who writes it must copy it first."""
         return self._refs[block] > 1 or self._hashes[block] is not None or block in self._partial

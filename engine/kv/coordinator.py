@@ -25,7 +25,7 @@ from .lazy import LazyOffers
 from .ports import LowerTiers, TierCounts
 from .prefix import NO_HIT, PrefixFinder, PrefixHit, name_tokens
 from .retention import Retention
-from .tables import covers, extend, held, missing, must_copy, tables_of
+from .tables import covers, extend, held, missing_in_all, must_copy, tables_of
 
 _NOTHING_LANDED = Landed()
 
@@ -114,8 +114,7 @@ class KvCoordinator:
     def can_admit(self, request: Request, hit: PrefixHit, *, spare: int) -> bool:
         """Whether all known tokens of ``request`` fit with ``spare`` blocks a group left over for others."""
         mine = hit.blocks
-        revived = sum(1 for block in mine if self.pool.is_idle(block))
-        revived += sum(1 for _, source in hit.tails if self.pool.is_idle(source))
+        revived = self.pool.count_idle(mine) + self.pool.count_idle([source for _, source in hit.tails])
         fresh = self.layout.peak_blocks(request.num_tokens, self._chunk) - len(mine)
         return max(0, fresh) + revived + spare * len(self.layout.groups) <= self.pool.num_available
 
@@ -151,7 +150,8 @@ class KvCoordinator:
         request.num_computed = hit.tokens
         request.kv.covered = hit.tokens
         self._keeper.begin(request)
-        self.hit_tokens.update(hit.by_tier)
+        for tier, tokens in hit.by_tier.items():
+            self.hit_tokens[tier] += tokens
 
     def chunk_end(self, request: Request, stop: int) -> int:
         """``stop``, or the earlier position at which a chunk must end so that a state can be kept there."""
@@ -162,7 +162,8 @@ class KvCoordinator:
         low, high = 0, wanted
         while low < high:
             middle = high if low == 0 and high == wanted else (low + high + 1) // 2
-            if self._missing(request, request.num_computed + middle) <= self.pool.num_available:
+            missing = missing_in_all(self.layout, request, request.num_computed + middle, self.pool)
+            if missing <= self.pool.num_available:
                 low = middle
             else:
                 high = middle - 1
@@ -172,8 +173,13 @@ class KvCoordinator:
         """Let the request's blocks cover ``num_tokens``; False, and nothing changed, if the pool has too few."""
         if num_tokens <= request.kv.covered:
             return True
-        if self._missing(request, num_tokens) > self.pool.num_available:
+        missing = missing_in_all(self.layout, request, num_tokens, self.pool)
+        if missing > self.pool.num_available:
             return False
+        if self.layout.plain:  # as below
+            request.block_ids += self.pool.allocate(missing)
+            request.kv.covered = len(request.block_ids) * self.shape.block_tokens
+            return True
         tables = tables_of(request)
         for spec, table in zip(self.layout.groups, tables, strict=True):
             index = (num_tokens - 1) // spec.block_tokens
@@ -274,13 +280,6 @@ class KvCoordinator:
                 references.update(block for block in table if block != NO_BLOCK)
         references.update(self._pinned)
         self.pool.check_integrity(references)
-
-    def _missing(self, request: Request, num_tokens: int) -> int:
-        computed, shared = request.num_computed, self.pool.is_shared
-        return sum(
-            missing(spec, table, computed, num_tokens, shared)
-            for spec, table in zip(self.layout.groups, tables_of(request), strict=True)
-        )
 
     def _copy(self, source: int, target: int) -> None:
         """Copy a block before the next step; the source keeps a reference until that has run."""

@@ -53,7 +53,10 @@ class Keeper:
     def _next_duty(self, request: Request, computed: int) -> int:
         if self._reads_all and not self._caching:
             return NEVER
-        duty = min((computed // size + 1) * size for size in self._sizes)
+        if len(self._sizes) == 1:
+            duty = (computed // self._sizes[0] + 1) * self._sizes[0]
+        else:
+            duty = min((computed // size + 1) * size for size in self._sizes)
         if self._layout.partial:
             drop = self._retention.drop
             inside = [e - d for e in request.kv.boundaries for d in {0, drop} if e - d > computed]

@@ -117,6 +117,11 @@ class Layout:
         return any(group.block_tokens > self.grain for group in self.groups)
 
     @cached_property
+    def plain(self) -> bool:
+        """Whether every layer reads every position: one group, whose blocks are never given up, copied or skipped."""
+        return len(self.groups) == 1 and isinstance(self.groups[0], FullAttention)
+
+    @cached_property
     def units_per_block(self) -> tuple[int, ...]:
         """Hashes in one block of each group."""
         return tuple(group.block_tokens // self.unit for group in self.groups)

@@ -44,8 +44,9 @@ ASK_LATER = PrefixHit((), 0, {}, later=True)
 def name_tokens(hasher: BlockHasher, request: Request) -> None:
     """Hash what the request knows of its tokens and has not hashed yet."""
     known = len(request.block_hashes) * hasher.block_tokens
-    if request.num_tokens - known >= hasher.block_tokens:
-        fresh = request.tokens(known, request.num_tokens) if known or request.output else request.prompt
+    whole = request.num_tokens // hasher.block_tokens * hasher.block_tokens
+    if whole > known:
+        fresh = request.tokens(known, whole) if known or request.output else request.prompt
         hasher.extend(request.block_hashes, fresh)
 
 
@@ -71,7 +72,8 @@ class PrefixFinder:
         self._tiers = tiers
         self._inflight = inflight
         # Where all layers read everything the tiers weigh a load when they are asked for it.
-        self._plain = len(retention.layout.groups) == 1 and isinstance(retention.layout.groups[0], FullAttention)
+        self._plain = retention.layout.plain
+        self._simple = self._plain and tiers is None and not retention.layout.partial and not self._drop
         self._full_first = sorted(
             enumerate(retention.layout.groups), key=lambda item: not isinstance(item[1], FullAttention)
         )
@@ -80,6 +82,8 @@ class PrefixFinder:
         """The longest cached prefix, at most ``num_tokens - 1``: one token is left for the logits."""
         name_tokens(self._hasher, request)
         limit = request.num_tokens - 1
+        if self._simple:
+            return self._run_of_blocks(request.block_hashes, limit)
         near = Search(self._layout, self._pool, request.block_hashes)
         reached = near.longest(limit, self._drop)
         if self._tiers is not None and self._inflight is not None and request.kv.tiers:
@@ -91,6 +95,13 @@ class PrefixFinder:
                 if hit is not None:
                     return hit
         return self._hit(near, reached, near.attention(limit), reached, NOTHING_LOWER)
+
+    def _run_of_blocks(self, hashes: Sequence[bytes], limit: int) -> PrefixHit:
+        """The hit where all layers read all blocks, a prefix ends with a block, and nothing lies below the device."""
+        size = self._layout.unit
+        table = self._pool.find_prefix(hashes[: limit // size])
+        length = len(table) * size
+        return PrefixHit((table,), length, {DEVICE: length}, tuple(table), known=length) if table else NO_HIT
 
     def _loaded(self, tiers: LowerTiers, request: Request, lower: Lower, limit: int, reached: int) -> PrefixHit | None:
         """The longest prefix beyond ``reached`` that is worth its load, if any: the farthest tier is left out first.

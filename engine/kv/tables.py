@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from ..request import NO_BLOCK, Request
 from .blocks import BlockPool
-from .layout import GroupSpec, RecurrentState
+from .layout import GroupSpec, Layout, RecurrentState
 
 
 def tables_of(request: Request) -> tuple[list[int], ...]:
@@ -30,6 +30,15 @@ def missing(spec: GroupSpec, table: list[int], computed: int, target: int, share
     if index >= len(table):
         return 1
     return int(must_copy(spec, table, computed, index, shared))
+
+
+def missing_in_all(layout: Layout, request: Request, target: int, pool: BlockPool) -> int:
+    """``missing`` over all of a request's tables."""
+    if layout.plain:
+        return max(0, -(-target // layout.groups[0].block_tokens) - len(request.block_ids))
+    computed, shared = request.num_computed, pool.is_shared
+    tables = zip(layout.groups, tables_of(request), strict=True)
+    return sum(missing(spec, table, computed, target, shared) for spec, table in tables)
 
 
 def must_copy(spec: GroupSpec, table: list[int], computed: int, index: int, shared: Callable[[int], bool]) -> bool:

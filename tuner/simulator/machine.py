@@ -9,6 +9,7 @@ where the draw would exceed it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from energyopt.core.config import ParallelLayout, PowerConfig
@@ -18,6 +19,8 @@ from .constants import Constants
 from .hardware import Gpu
 from .models import ModelSpec
 from .work import StepShape, Work, WorkModel
+
+_Draw = Callable[[float], tuple[float, float]]
 
 
 class StepCost(NamedTuple):
@@ -108,26 +111,26 @@ class Machine:
 
     def settle(self, load: Load) -> StepCost:
         """Time and power once lock and cap have had their say."""
-        clock = self.constants.clock
-        seconds, watts = self._at(load, self._lock)
+        clock, at = self.constants.clock, self._draw(load)
+        seconds, watts = at(self._lock)
         limit = clock.settle * self._cap
         wanted = watts / (1.0 + (watts / limit) ** clock.sharpness) ** (1.0 / clock.sharpness)
         if wanted > 0.999 * watts:
             return StepCost(seconds, watts, self._lock)
-        return self._under(load, watts, wanted)
+        return self._under(at, watts, wanted)
 
-    def _under(self, load: Load, watts: float, wanted: float) -> StepCost:
+    def _under(self, at: _Draw, watts: float, wanted: float) -> StepCost:
         """The clock at which the draw, ``watts`` at the lock, is ``wanted``: regula falsi, as watts rise with the
         clock.
         """
         low, high = self._lowest, self._lock
-        seconds, lowest = self._at(load, low)
+        seconds, lowest = at(low)
         if lowest >= wanted:
             return StepCost(seconds, lowest, low)
         below, above, risen = lowest - wanted, watts - wanted, None
         for _ in range(20):
             share = high - above * (high - low) / (above - below)
-            seconds, watts = self._at(load, share)
+            seconds, watts = at(share)
             miss = watts - wanted
             if abs(miss) < 1e-4 * wanted:
                 break
@@ -139,18 +142,24 @@ class Machine:
             risen = miss < 0
         return StepCost(seconds, watts, share)
 
-    def _at(self, load: Load, f: float) -> tuple[float, float]:
-        """Seconds and watts at the share ``f`` of the highest clock, without a cap."""
-        clock = self.constants.clock
-        slow = 1.0 / f - 1.0
-        seconds = load.seconds + slow * (
-            load.compute + clock.memory_share * (load.memory + load.other) + clock.host_share * load.host
-        )
-        volts = voltage(f, clock.v_min, clock.knee) ** 2
-        on_die = 1.0 - clock.on_die + clock.on_die * volts
-        dynamic = load.byte_joules * on_die + load.flop_joules * volts + load.link_joules
-        busy = self._busy * (1.0 - load.stall / load.seconds) * volts * f
-        return seconds, self.idle + busy + dynamic / seconds
+    def _draw(self, load: Load) -> _Draw:
+        """Seconds and watts of a load at a share of the highest clock, without a cap.
+
+        A cap asks half a dozen times for each step, so what the clock leaves alone is worked out once.
+        """
+        clock, idle = self.constants.clock, self.idle
+        whole, flop, link, by_bytes = load.seconds, load.flop_joules, load.link_joules, load.byte_joules
+        moved = load.compute + clock.memory_share * (load.memory + load.other) + clock.host_share * load.host
+        floor = self._busy * (1.0 - load.stall / whole)
+        on_die, off_die, v_min, knee = clock.on_die, 1.0 - clock.on_die, clock.v_min, clock.knee
+
+        def at(f: float) -> tuple[float, float]:
+            seconds = whole + (1.0 / f - 1.0) * moved
+            volts = voltage(f, v_min, knee) ** 2
+            dynamic = by_bytes * (off_die + on_die * volts) + flop * volts + link
+            return seconds, idle + floor * volts * f + dynamic / seconds
+
+        return at
 
 
 class Load(NamedTuple):

@@ -7,7 +7,9 @@ Each counts as done at once, and what weighs on an engine is the work it was giv
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Protocol
 
 from energyopt.core.units import Seconds
@@ -21,6 +23,8 @@ from .replica import SimRequest
 
 MAX_BLOCKS = 1 << 20
 """Blocks remembered of an engine, as of a worker of the router."""
+CLOSE = 1e-6
+"""Logarithms of work that are as near as that may be in another order than the work itself."""
 
 
 class Router(Protocol):
@@ -60,6 +64,8 @@ class PrefixRouter:
     """``Routed(PrefixAware(CostModel()))`` for many engines: the same choices in a fraction of the time.
 
     Holders of a block are bits of one number, so the engines that hold the same part of a prompt are found at once.
+    Work fades alike everywhere, so engines keep their order between requests: of those that hold nothing of a prompt
+    only the least busy ones are looked at.
     """
 
     def __init__(self, block_tokens: int, *, max_blocks: int = MAX_BLOCKS) -> None:
@@ -68,38 +74,64 @@ class PrefixRouter:
         self._held: list[OrderedDict[bytes, None]] = []
         self._recent: list[float] = []
         self._at: list[float] = []
+        self._keys: list[float] = []
+        self._order: list[tuple[float, int]] = []
 
     def pick(self, request: SimRequest, engines: int) -> int:
         if len(self._held) != engines:
             self._held = [OrderedDict() for _ in range(engines)]
-            self._recent, self._at = [0.0] * engines, [0.0] * engines
+            self._recent, self._at, self._keys = [0.0] * engines, [0.0] * engines, [-math.inf] * engines
+            self._order = [(-math.inf, number) for number in range(engines)]
         prompt, now = _to_compute(request), request.arrival
         overlaps = self._overlaps(request, engines)
-        recent = [
-            work * math.exp(min(0.0, (at - now) / FADING)) for work, at in zip(self._recent, self._at, strict=True)
-        ]
-        weight = self._cost.recent
-        costs = [prompt - min(overlap, prompt) + weight * work for overlap, work in zip(overlaps, recent, strict=True)]
-        lowest = min(costs)
-        best = [number for number, cost in enumerate(costs) if cost <= lowest]
+        best = self._cheapest(prompt, now, overlaps)
         chosen = best[0] if len(best) == 1 else self._among(request, best)
-        self._recent[chosen] = recent[chosen] + max(1, prompt - min(overlaps[chosen], prompt)) + request.output_tokens
-        self._at[chosen] = now
+        fresh = max(1, prompt - min(overlaps.get(chosen, 0), prompt))
+        self._note(chosen, self._faded(chosen, now) + fresh + request.output_tokens, now)
         self._store(chosen, request.names)
         return chosen
 
-    def _overlaps(self, request: SimRequest, engines: int) -> list[int]:
-        """Tokens of the leading blocks that each engine holds."""
-        overlaps, left, depth = [0] * engines, (1 << engines) - 1, 0
+    def _cheapest(self, prompt: int, now: float, overlaps: Mapping[int, int]) -> list[int]:
+        """The engines of the lowest cost, in order of their numbers."""
+        weight = self._cost.recent
+        costs = {
+            number: prompt - min(overlap, prompt) + weight * self._faded(number, now)
+            for number, overlap in overlaps.items()
+        }
+        lowest = min(costs.values(), default=math.inf)
+        edge = self._order[0][0] + CLOSE
+        for key, number in self._order:
+            if number not in overlaps:
+                cost = costs[number] = prompt + weight * self._faded(number, now)
+                if cost <= lowest:
+                    lowest, edge = cost, key + CLOSE
+                elif key > edge:
+                    break
+        return sorted(number for number, cost in costs.items() if cost <= lowest)
+
+    def _faded(self, number: int, now: float) -> float:
+        return self._recent[number] * math.exp(min(0.0, (self._at[number] - now) / FADING))
+
+    def _note(self, number: int, work: float, now: float) -> None:
+        """The engine's recent work is ``work`` now: it takes its place in the order of what will be left of it."""
+        del self._order[bisect_left(self._order, (self._keys[number], number))]
+        self._recent[number], self._at[number] = work, now
+        self._keys[number] = math.log(work) + now / FADING
+        insort(self._order, (self._keys[number], number))
+
+    def _overlaps(self, request: SimRequest, engines: int) -> dict[int, int]:
+        """Tokens of the leading blocks that each engine holds, if any."""
+        overlaps: dict[int, int] = {}
+        left, depth = (1 << engines) - 1, 0
         holders = self._holders.get
         for depth, name in enumerate(request.names):
             kept = left & holders(name, 0)
             if kept != left:
-                _note(overlaps, left & ~kept, depth * self._block)
+                _note_overlap(overlaps, left & ~kept, depth * self._block)
                 left = kept
                 if not left:
                     return overlaps
-        _note(overlaps, left, (depth + 1) * self._block if request.names else 0)
+        _note_overlap(overlaps, left, (depth + 1) * self._block if request.names else 0)
         return overlaps
 
     def _among(self, request: SimRequest, best: list[int]) -> int:
@@ -123,7 +155,7 @@ class PrefixRouter:
                 del holders[name]
 
 
-def _note(overlaps: list[int], engines: int, tokens: int) -> None:
+def _note_overlap(overlaps: dict[int, int], engines: int, tokens: int) -> None:
     """Write ``tokens`` for each engine whose bit is set."""
     while tokens and engines:
         lowest = engines & -engines
