@@ -126,8 +126,11 @@ def test_the_log_keeps_the_last_of_a_flood(run: Run, tmp_path: Path) -> None:
 
 def test_a_trial_that_hangs_is_ended_with_everything_it_started(run: Run, tmp_path: Path) -> None:
     note = tmp_path / "pids"
-    with pytest.raises(TrialTimeoutError, match=r"within 4 s"):
-        run(f"hang={note}", timeout=4)
+    for seconds in (4, 16, 64):  # on a busy machine the child may not have come up in the first
+        with pytest.raises(TrialTimeoutError, match=rf"within {seconds} s"):
+            run(f"hang={note}", timeout=seconds)
+        if note.exists():
+            break
     child, helper = pids_in(note)
     assert not alive(child)
     assert not alive(helper)
