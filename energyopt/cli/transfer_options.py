@@ -42,7 +42,7 @@ Rebalance = Annotated[
     typer.Option("--rebalance", rich_help_panel=_POOLS, help="Let engines change their role with the measured load."),
 ]
 Transport = Annotated[
-    Literal["shm", "tcp", "mooncake"] | None,
+    Literal["shm", "tcp", "nixl", "mooncake"] | None,
     typer.Option("--kv-transfer", rich_help_panel=_HAND_OVER, help="Take kv_transfer_params; how KV blocks travel."),
 ]
 Host = Annotated[

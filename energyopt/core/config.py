@@ -135,13 +135,14 @@ class KvConfig(Config):
 class KvTransferConfig(Config):
     """How an engine hands prompts over to others and takes them, which makes it fit for a prefill or a decode pool.
 
-    ``transport``: shared memory between processes of one host, TCP, or a Mooncake pool at the address ``pool``.
+    ``transport``: shared memory between processes of one host, TCP, memory of the peer that is read by NIXL, or a
+    Mooncake pool at the address ``pool``.
     ``host`` and ``port`` (0: a free one) are where this engine lends its blocks by TCP, ``advertise`` how its peers
     reach it (None: as ``host``). ``peers`` are the hosts that it fetches from, whatever a request says. ``lease`` is
     how many seconds blocks wait without a sign of life from whoever wants them.
     """
 
-    transport: Literal["shm", "tcp", "mooncake"] = "shm"
+    transport: Literal["shm", "tcp", "nixl", "mooncake"] = "shm"
     host: str = "127.0.0.1"
     port: int = Field(0, ge=0, le=65535)
     advertise: str | None = None

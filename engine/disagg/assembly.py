@@ -16,13 +16,15 @@ from .client import WireSource, by_shared_memory, by_tcp
 from .exchange import Address, Exchange
 from .leases import LeaseBook
 from .lender import Lender
+from .nixl import NixlAgent
 from .params import Offer
 from .pooled import PooledLending, PooledSource
 from .ports import REMOTE, KvSource
 from .server import BlockServer, shared_listener, tcp_listener
 
-PULL, SHARED, POOLED = "pull", "shm", "store"
-"""Transfer modes: vLLM's name for blocks that the decode side reads from its peer; ours for shared memory and pools."""
+PULL, SHARED, POOLED, READ = "pull", "shm", "store", "nixl"
+"""Transfer modes: vLLM's name for blocks that the decode side asks its peer for; ours for shared memory, pools, and
+memory that the decode side reads."""
 
 _EVERYWHERE = ("0.0.0.0", "::", "")
 
@@ -35,16 +37,17 @@ def open_exchange(config: KvTransferConfig, mover: BlockMover, clock: Clock, *, 
     if config.transport == "mooncake":
         return _over_a_pool(config, mover, clock, lender, counter, engine)
     host = config.advertise or config.host
-    if config.transport == "tcp" and host in _EVERYWHERE:
+    if config.transport in ("tcp", "nixl") and host in _EVERYWHERE:
         raise ConfigError(f"Peers cannot reach {host!r}: say with kv_transfer advertise how they reach this host.")
     shared = config.transport == "shm"
     listener = shared_listener(engine) if shared else tcp_listener(config.host, config.port)
-    server = BlockServer(lender, listener, clock, secret=secret)
-    address = Address(engine, host, server.port, SHARED if shared else PULL)
+    agent = NixlAgent(engine) if config.transport == "nixl" else None
+    server = BlockServer(lender, listener, clock, secret=secret, agent=agent)
+    address = Address(engine, host, server.port, SHARED if shared else PULL if agent is None else READ)
 
     def connect(offer: Offer) -> KvSource:
         way = by_shared_memory(offer.engine) if shared else by_tcp(offer.host, offer.port)
-        return WireSource(way, mover.block_bytes, clock, secret=secret, allocate=mover.allocate)
+        return WireSource(way, mover.block_bytes, clock, secret=secret, allocate=mover.allocate, agent=agent)
 
     return Exchange(
         mover,

@@ -15,8 +15,9 @@ from energyopt.core.clock import Clock
 
 from .errors import HandOverError, Reason
 from .params import Offer
-from .ports import CHUNK, Ask, Piece
-from .server import cut, same_user, shared_name
+from .ports import CHUNK, Ask, MemoryAgent, Piece
+from .region import cut
+from .server import same_user, shared_name
 from .wire import MAC_BYTES, NONCE_BYTES, Channel, Kind, proof, read_blocks, write_fetch
 
 CONNECT, ANSWER = 2.0, 10.0
@@ -70,6 +71,7 @@ class WireSource:
         secret: bytes = b"",
         answer: float = ANSWER,
         allocate: Callable[[int], memoryview] | None = None,
+        agent: MemoryAgent | None = None,
     ) -> None:
         self._connect = connect
         self._block_bytes = block_bytes
@@ -80,6 +82,9 @@ class WireSource:
         self._channel: Channel | None = None
         self._views: list[memoryview] = []
         self._shared = False
+        self._agent = agent
+        self._ticket = b""
+        self._memory: memoryview | None = None
 
     def fetch(self, ask: Ask) -> Sequence[Piece]:
         payload = write_fetch(ask.offer.lease, ask.digest, ask.layout, ask.blocks)
@@ -87,9 +92,12 @@ class WireSource:
         with self._ended_by_error():
             sums = read_blocks(answer, len(ask.blocks), self._block_bytes)
             if not self._shared and not self._views:
-                self._views = cut(self._allocate(CHUNK * self._block_bytes), self._block_bytes)
+                self._views = self._landing()
             views = self._views[: len(ask.blocks)]
-            if not self._shared:
+            if self._agent is not None:
+                self._agent.read(self._ticket, views, self._limit)
+                channel.send(Kind.TAKEN)
+            elif not self._shared:
                 for view in views:
                     channel.receive_into(view)
         return [Piece(view, value) for view, value in zip(views, sums, strict=True)]
@@ -104,6 +112,23 @@ class WireSource:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+        if self._agent is not None:
+            ticket, self._ticket = self._ticket, b""
+            memory, self._memory = self._memory, None
+            with contextlib.suppress(HandOverError):  # a peer that is gone cannot be left in order
+                if memory is not None:
+                    self._views = []
+                    self._agent.withdraw(memory)
+                if ticket:
+                    self._agent.forget(ticket)
+
+    def _landing(self) -> list[memoryview]:
+        """Memory for a chunk, which an agent must know."""
+        memory = self._allocate(CHUNK * self._block_bytes)
+        if self._agent is not None:
+            self._agent.register(memory)
+            self._memory = memory
+        return cut(memory, self._block_bytes)
 
     def _ask(self, kind: Kind, payload: bytes, wanted: Kind) -> tuple[Channel, bytes]:
         reused = self._channel is not None
@@ -118,6 +143,9 @@ class WireSource:
         channel = self._channel or self._greeted()
         channel.limit(self._limit)
         with self._ended_by_error():
+            if kind is Kind.FETCH and self._agent is not None and not self._ticket:
+                channel.send(Kind.REGISTER)
+                self._ticket = channel.receive(Kind.OK)[1]
             channel.send(kind, payload)
             return channel, channel.receive(wanted)[1]
 

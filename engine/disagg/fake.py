@@ -5,12 +5,15 @@ Content moves when a pull *ends*, so whoever reuses a block before that is found
 
 from __future__ import annotations
 
+import secrets
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
 from ..kv.ports import TierCounts
 from ..request import NO_BLOCK
+from .errors import HandOverError, Reason
 from .params import Offer
 from .ports import NOTHING_PULLED, REMOTE, Part, Pulled
 
@@ -139,3 +142,42 @@ class FakeRemote:
             self._write(part.slot, lease.owner._read(source))
         self.pulled += len(parts)
         return ""
+
+
+class FakeAgent:
+    """Memory of agents in one process. Satisfies ``MemoryAgent``. Bytes move only once the other end asks for progress,
+    and not at all from memory that was withdrawn."""
+
+    def __init__(self, world: dict[bytes, tuple[FakeAgent, memoryview]]) -> None:
+        self._world = world
+        self._own: dict[int, bytes] = {}
+        self._asked = threading.Event()
+
+    def register(self, memory: memoryview) -> bytes:
+        ticket = secrets.token_bytes(8)
+        self._own[id(memory.obj)] = ticket
+        self._world[ticket] = self, memory
+        return ticket
+
+    def withdraw(self, memory: memoryview) -> None:
+        self._world.pop(self._own.pop(id(memory.obj), b""), None)
+
+    def read(self, ticket: bytes, into: Sequence[memoryview], patience: float) -> None:
+        if not all(id(view.obj) in self._own for view in into):
+            raise HandOverError(Reason.PROTOCOL, "The memory to be filled is not registered.")
+        if ticket not in self._world:
+            raise HandOverError(Reason.UNREACHABLE, "The peer's memory cannot be read any more.")
+        lender, memory = self._world[ticket]
+        lender._asked.clear()
+        if not lender._asked.wait(patience):
+            raise HandOverError(Reason.TIMEOUT, "The peer's memory was not read in time.")
+        at = 0
+        for view in into:
+            view[:] = memory[at : at + len(view)]
+            at += len(view)
+
+    def forget(self, ticket: bytes) -> None:
+        """Nothing is kept of a peer."""
+
+    def progress(self) -> None:
+        self._asked.set()

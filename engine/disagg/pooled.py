@@ -25,7 +25,7 @@ from .leases import LONGEST_LEASE, Lease, LeaseBook
 from .lender import Lender
 from .params import Offer
 from .ports import CHUNK, Ask, Piece
-from .server import cut
+from .region import cut
 
 logger = logging.getLogger(__name__)
 

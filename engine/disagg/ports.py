@@ -70,6 +70,30 @@ class KvSource(Protocol):
         ...
 
 
+class MemoryAgent(Protocol):
+    """Memory that other processes read without this one sending it. Any thread. Methods raise HandOverError."""
+
+    def register(self, memory: memoryview) -> bytes:
+        """Take part with ``memory`` until ``withdraw``; a ticket with which a peer may read it."""
+        ...
+
+    def withdraw(self, memory: memoryview) -> None:
+        """The memory is used for other things; no error if it was not registered."""
+        ...
+
+    def read(self, ticket: bytes, into: Sequence[memoryview], patience: float) -> None:
+        """Fill parts of registered memory from the beginning of a peer's. After TIMEOUT they may be written yet."""
+        ...
+
+    def forget(self, ticket: bytes) -> None:
+        """The peer's memory is not read any more."""
+        ...
+
+    def progress(self) -> None:
+        """Let what peers read go on: some ways need both ends."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Pulled:
     """What ended since the last ``poll``: tickets whose blocks all arrived whole, and others with why not."""

@@ -7,12 +7,11 @@ end, there are at most ``MOST_CONNECTIONS`` (further ones wait to be accepted), 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hmac
 import logging
-import mmap
 import os
 import secrets
+import select
 import socket
 import struct
 import threading
@@ -23,7 +22,8 @@ from energyopt.core.errors import ConfigError, EngineError
 
 from .errors import HandOverError, Reason
 from .lender import Lender
-from .ports import CHUNK
+from .ports import MemoryAgent
+from .region import Region
 from .wire import (
     ID_BYTES,
     MAC_BYTES,
@@ -44,6 +44,9 @@ GREETING, ANSWER, IDLE = 5.0, 30.0, 120.0
 
 BREATH = 0.05
 """Seconds before the next attempt after a connection could not be taken."""
+
+PACE = 2e-4
+"""Seconds between two looks at what a peer reads from this process's memory."""
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -82,8 +85,18 @@ def same_user(connection: socket.socket) -> bool:
 class BlockServer:
     """Lends through ``listener``, which it owns, until it is closed."""
 
-    def __init__(self, lender: Lender, listener: socket.socket, clock: Clock, *, secret: bytes = b"") -> None:
+    def __init__(
+        self,
+        lender: Lender,
+        listener: socket.socket,
+        clock: Clock,
+        *,
+        secret: bytes = b"",
+        agent: MemoryAgent | None = None,
+    ) -> None:
+        """``agent``: peers may read blocks from this process's memory instead of having them sent."""
         self._lender = lender
+        self._agent = agent
         self._listener = listener
         self._clock = clock
         self._secret = secret
@@ -150,7 +163,7 @@ class BlockServer:
         return True
 
     def _serve(self, connection: socket.socket) -> None:
-        channel, region = Channel(connection, self._clock), _Region(self._lender.block_bytes)
+        channel, region = Channel(connection, self._clock), Region(self._lender.block_bytes)
         try:
             channel.limit(GREETING)
             self._greet(connection, channel)
@@ -181,10 +194,11 @@ class BlockServer:
             raise refusal
         channel.send(Kind.WELCOME, proof(self._secret, b"server", nonce, theirs))
 
-    def _answer(self, connection: socket.socket, channel: Channel, region: _Region) -> None:
+    def _answer(self, connection: socket.socket, channel: Channel, region: Region) -> None:
         """One question. What is wrong with a lease is answered; what is wrong with a frame ends the connection."""
         channel.limit(IDLE)
-        wanted = (Kind.FETCH, Kind.RENEW, Kind.RELEASE, Kind.SHARE)
+        wanted = (Kind.FETCH, Kind.RENEW, Kind.RELEASE, Kind.SHARE, Kind.REGISTER)
+        ticket = b""
         descriptor = None
         if connection.family == socket.AF_UNIX:
             kind, payload, descriptor = channel.receive_shared(*wanted)
@@ -195,14 +209,16 @@ class BlockServer:
             if kind is Kind.SHARE:
                 taken, descriptor = descriptor, None
                 region.share(taken)
+            elif kind is Kind.REGISTER:
+                ticket = region.register(self._agent)
             elif kind is Kind.FETCH:
-                self._lend(channel, region, payload)
+                self._lend(connection, channel, region, payload)
                 return
             else:
                 lease = _lease(payload)
                 book = self._lender.book
                 (book.renew if kind is Kind.RENEW else book.release)(lease)
-            channel.send(Kind.OK)
+            channel.send(Kind.OK, ticket)
         except HandOverError as error:
             if error.reason not in (Reason.GONE, Reason.LAYOUT, Reason.PROMPT):
                 raise
@@ -211,56 +227,18 @@ class BlockServer:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _lend(self, channel: Channel, region: _Region, payload: bytes) -> None:
+    def _lend(self, connection: socket.socket, channel: Channel, region: Region, payload: bytes) -> None:
         lease, digest, layout, blocks = read_fetch(payload)
         views = region.views[: len(blocks)]
         sums = self._lender.read(lease, layout, digest, blocks, views)
         channel.send(Kind.BLOCKS, write_blocks(sums, self._lender.block_bytes))
-        if not region.shared:
+        if region.agent is not None:
+            until = self._clock.now() + ANSWER
+            while self._clock.now() < until and not select.select((connection,), (), (), PACE)[0]:
+                region.agent.progress()
+            channel.receive(Kind.TAKEN)
+        elif not region.shared:
             channel.send_bytes(views)
-
-
-class _Region:
-    """Where a connection's blocks are put: a buffer of ours, or memory that the peer made and shares with us."""
-
-    def __init__(self, block_bytes: int) -> None:
-        self.shared = False
-        self._block_bytes = block_bytes
-        self._memory: mmap.mmap | bytearray = bytearray(0)
-        self._views: list[memoryview] = []
-
-    @property
-    def views(self) -> list[memoryview]:
-        """One for each block of a chunk."""
-        if not self._views:
-            self._memory = bytearray(CHUNK * self._block_bytes)
-            self._views = cut(memoryview(self._memory), self._block_bytes)
-        return self._views
-
-    def share(self, descriptor: int | None) -> None:
-        """Use the peer's memory, which must be sealed against shrinking: it could end this process otherwise."""
-        if descriptor is None or self._views:
-            raise HandOverError(Reason.PROTOCOL, "Shared memory was announced, but none came along.")
-        try:
-            sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
-            size = CHUNK * self._block_bytes
-            if not sealed or os.fstat(descriptor).st_size != size:
-                raise HandOverError(Reason.LAYOUT, f"The shared memory must have {size} bytes and be sealed.")
-            self._memory = mmap.mmap(descriptor, size)
-        except OSError as error:
-            raise HandOverError(Reason.PROTOCOL, f"The shared memory cannot be used: {error}.") from error
-        finally:
-            os.close(descriptor)
-        self._views = cut(memoryview(self._memory), self._block_bytes)
-        self.shared = True
-
-    def close(self) -> None:
-        self._views = []
-
-
-def cut(memory: memoryview, size: int) -> list[memoryview]:
-    """Pieces of ``size`` bytes."""
-    return [memory[at : at + size] for at in range(0, len(memory), size)]
 
 
 def _lease(payload: bytes) -> str:

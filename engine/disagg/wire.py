@@ -12,6 +12,7 @@ be empty. Nothing is encrypted: use a network of your own, or a tunnel.
     WELCOME mac                   ->
                                   <-     FETCH lease, digest, layout, blocks     RENEW lease     RELEASE lease
     BLOCKS  checksums [, bytes]   ->     OK, or ERROR reason, message
+                                  <-     REGISTER: OK has a ticket, and no bytes follow BLOCKS, but TAKEN answers it
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Kind(IntEnum):
     OK = 8
     BLOCKS = 9
     ERROR = 10
+    REGISTER = 11
+    TAKEN = 12
 
 
 class Channel:

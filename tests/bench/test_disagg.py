@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Callable
+from importlib.util import find_spec
 
 import pytest
 
@@ -26,7 +26,7 @@ from engine.runner import TorchRunner
 from tests.bench.figures import Report
 
 TOKENS, ROUNDS, ALLOWED = 2000, 3, 0.15
-Say = Callable[[str], None]
+NIXL = pytest.param("nixl", marks=pytest.mark.skipif(find_spec("nixl") is None, reason="the nixl package is optional"))
 
 
 class Engine:
@@ -67,7 +67,7 @@ class Engine:
 
 @pytest.mark.bench
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("transport", ["tcp", "shm"])
+@pytest.mark.parametrize("transport", ["tcp", "shm", NIXL])
 def test_the_hand_over_costs_little_of_the_prefill(
     transport: str, capsys: pytest.CaptureFixture[str], figure: Report
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,11 +11,13 @@ import pytest
 
 from energyopt.core.clock import MonotonicClock
 from engine.disagg.client import WireSource, by_shared_memory, by_tcp
+from engine.disagg.fake import FakeAgent
 from engine.disagg.leases import LeaseBook
 from engine.disagg.lender import Lender
 from engine.disagg.local import LocalSource
+from engine.disagg.nixl import NixlAgent
 from engine.disagg.params import Offer
-from engine.disagg.ports import Ask, KvSource
+from engine.disagg.ports import Ask, KvSource, MemoryAgent
 from engine.disagg.server import BlockServer, shared_listener, tcp_listener
 from engine.kv.tier_counter import TierCounter
 
@@ -60,13 +63,19 @@ class Lending:
         self.server: BlockServer | None = None
         self.port = 0
         self._sources: list[KvSource] = []
+        world: dict[bytes, tuple[FakeAgent, memoryview]] = {}
+        self.agents: tuple[MemoryAgent | None, MemoryAgent | None] = (None, None)
+        if kind == "read":
+            self.agents = FakeAgent(world), FakeAgent(world)
+        elif kind == "nixl":
+            self.agents = NixlAgent(f"{secrets.token_hex(4)}-lends"), NixlAgent(f"{secrets.token_hex(4)}-takes")
         self.start()
 
     def start(self) -> None:
         """Begin to serve, after a stop at the same address."""
         if self.kind != "local":
             listener = shared_listener(ENGINE) if self.kind == "shm" else tcp_listener("127.0.0.1", self.port)
-            self.server = BlockServer(self.lender, listener, self.clock, secret=self.secret)
+            self.server = BlockServer(self.lender, listener, self.clock, secret=self.secret, agent=self.agents[0])
             self.port = self.server.port
 
     def stop(self) -> None:
@@ -79,7 +88,12 @@ class Lending:
         else:
             way = by_shared_memory(ENGINE) if self.kind == "shm" else by_tcp("127.0.0.1", self.port)
             made = WireSource(
-                way, block_bytes, self.clock, secret=self.secret if secret is None else secret, answer=answer
+                way,
+                block_bytes,
+                self.clock,
+                secret=self.secret if secret is None else secret,
+                answer=answer,
+                agent=self.agents[1],
             )
         self._sources.append(made)
         return made

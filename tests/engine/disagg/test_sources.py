@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import socket
 import struct
@@ -25,8 +26,11 @@ from engine.disagg.server import tcp_listener
 from engine.disagg.wire import Channel, Kind
 from engine.kv.checksum import checksum
 
-KINDS = ["local", "tcp", "shm"]
-WIRES = ["tcp", "shm"]
+NIXL = pytest.param(
+    "nixl", marks=pytest.mark.skipif(importlib.util.find_spec("nixl") is None, reason="the nixl package is optional")
+)
+KINDS = ["local", "tcp", "shm", "read", NIXL]
+WIRES = ["tcp", "shm", "read", NIXL]
 Make = Callable[..., Any]
 
 
