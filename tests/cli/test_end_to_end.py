@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 RUN = [sys.executable, "-P", "-c", "from energyopt.cli.main import main; main()"]
-STUDY = ("--window", "2s", "--concurrency", "2", "--meter", "estimated")
+STUDY = ("--quick", "--window", "2s", "--concurrency", "2", "--meter", "estimated")
 LOOSE = ("--slo", "ttft:p90<60s", "--slo", "itl:p99<60s")
 
 pytestmark = pytest.mark.slow
