@@ -23,10 +23,11 @@ from tuner.source import DirectSource
 
 from .http_source import HttpSource
 from .lead import LeadOverError, lead_aside, lead_here
+from .machine_kind import hardware_name
 from .results import Session, open_session
 from .study import new_owner, study_gate, study_tools, write_outcome
 from .worker import Conductor, Slot, Worker
-from .worker_bench import HostBench, hardware_name, worker_facts
+from .worker_bench import HostBench, worker_facts
 
 REMOTE_KINDS = ("embedded", "simulator")
 """Evaluators of a worker that does not reach the database: others are configured on the host of the service."""

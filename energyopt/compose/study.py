@@ -32,6 +32,7 @@ from .engine_devices import find_used, largest
 from .evaluators import UNREAL, chosen, make_evaluator, no_power, powered
 from .footprint import study_facts
 from .machine import describe_machine, usable_cores
+from .machine_kind import check_same_kind
 from .meters import MeterName, device_identities, find_meter, highest_clock, power_range
 from .power import power_controller, put_back_left
 from .results import Session, write_artifacts
@@ -180,9 +181,12 @@ def run_study(
 ) -> StudyRecord:
     """Run or resume a study to its end and write its artifacts, also when nothing is feasible.
 
-    ``owner`` is who holds the study already, if somebody does. Raises NoFeasibleError and whatever stopped it.
+    ``owner`` is who holds the study already, if somebody does. Raises NoFeasibleError, ConfigError for one that was
+    measured on another kind of machine, and whatever stopped it.
     """
     study, clock = session.store.study(study_id), MonotonicClock()
+    if chosen(study.machine).kind not in UNREAL:
+        check_same_kind(session, study)
     evaluator, power = study_tools(session, study)
     gate = study_gate(study)
     runner = StudyRunner(session.store, evaluator, power, clock, owner or new_owner(), on_progress, gate=gate)

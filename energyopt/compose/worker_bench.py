@@ -5,16 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-import torch
-
 from energyopt.core.clock import MonotonicClock
 from energyopt.core.config import DeviceKind
 from energyopt.core.leases import WorkerFacts
-from engine.models import choose_device
 from tuner.ports import Evaluator, PowerController
 from tuner.source import LeasedTrial
 
-from .machine import describe_machine
+from .machine_kind import hardware_name
 from .meters import visible_identities
 from .results import Session
 from .study import study_tools
@@ -42,13 +39,3 @@ def worker_facts(worker_id: str, *, device: DeviceKind, kinds: Sequence[str]) ->
         devices=visible_identities(device),
         kinds=tuple(kinds),
     )
-
-
-def hardware_name(device: DeviceKind) -> str:
-    """The kind of machine in a line: two of the same line measure the same."""
-    facts = describe_machine()
-    chosen = choose_device(device)
-    words = [facts["system"].rsplit(" ", 1)[-1], facts.get("cpu", "unknown CPU"), f"{facts['cores']} cores"]
-    if chosen.type != "cpu":
-        words += [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
-    return ", ".join(words)[:300]
