@@ -143,19 +143,27 @@ def sign_tests(scored: Sequence[Scored]) -> Document:
 
 
 def cap_sweep_accuracy(path: Path, *, constants: str | None = None) -> Document:
-    """Errors on a power-cap sweep, each series from its highest cap; the anchor rows are shown and not scored."""
+    """Errors on a power-cap sweep, each series from its highest cap; the anchor rows are shown and not scored.
+
+    ``in_sample`` names the GPUs whose constants say that they were fitted on this very file.
+    """
     rows = read_sweep(path)
     if not rows:
         raise ConfigError(f"The file {path} has no rows.")
     found: list[CapPrediction] = []
+    origins: dict[str, str] = {}
     for name in sorted({row.gpu.name for row in rows}):
         own = [row for row in rows if row.gpu.name == name]
-        found += predict_sweep(own, load_constants(own[0].gpu, moe=False, path=constants))
+        used = load_constants(own[0].gpu, moe=False, path=constants)
+        origins[name] = used.provenance
+        found += predict_sweep(own, used)
     names = sorted({one.row.series for one in found})
     return {
         "table": path.name,
         "filter": "all rows; the row with the highest cap of a series sets speed and watts and is not scored",
         "source": "simulated",
+        "constants": origins,
+        "in_sample": sorted(name for name, origin in origins.items() if path.name in origin),
         "summary": _sweep_summary(found),
         "series": {name: _sweep_series([one for one in found if one.row.series == name]) for name in names},
     }

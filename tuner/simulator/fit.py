@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from .constants import Constants
 from .mlenergy import Case, predict
 
 Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+STEP = 1e-5
+"""Of a logarithm: far above what is left of rounding in a prediction, far below what bends it."""
 NOISE = 0.08
 """Scatter of one published figure; what the published repeats show."""
 
@@ -89,10 +93,17 @@ def fit(cases: Sequence[Case], start: Constants, *, provenance: str) -> Constant
             high[index] = math.log(1.15)
     begin = np.clip(_read(start, names, centre), low + 1e-6, high - 1e-6)
     found = least_squares(
-        residuals, begin, loss="soft_l1", f_scale=1.5, max_nfev=30, diff_step=1e-3, bounds=(low, high)
+        residuals, begin, partial(_slopes, residuals), loss="soft_l1", f_scale=1.5, bounds=(low, high), max_nfev=100
     )
     fitted = _build(start, names, found.x)
     return fitted.model_copy(update={"origin": "fitted", "provenance": provenance})
+
+
+def _slopes(residuals: Callable[[Vector], Vector], theta: Vector) -> Matrix:
+    """How the residuals change with each parameter, by steps of one length: parameters are logarithms, some near 0."""
+    base = residuals(theta)
+    moved = theta + STEP * np.eye(len(theta))
+    return np.column_stack([(residuals(one) - base) / STEP for one in moved])
 
 
 def _weights(cases: Sequence[Case]) -> Vector:

@@ -31,16 +31,30 @@ class StepCost(NamedTuple):
     clock: float
 
 
+MISS = 1e-4
+"""By how much the watts under a cap may miss what the cap leaves: a simulation asks for very many steps."""
+
+
 class Machine:
     """One engine (``layout``) of ``spec`` on ``gpu`` under ``power``; ``cost`` prices a batch.
 
-    Raises ConfigError for a cap or clock outside the device's range.
+    ``miss`` is how near, relative, the search for the clock under a cap comes. Who takes differences of costs needs one
+    far below the differences; and ten times that much is what a cap may take off the watts unnoticed. Raises
+    ConfigError for a cap or clock outside the device's range.
     """
 
     def __init__(
-        self, spec: ModelSpec, gpu: Gpu, layout: ParallelLayout, constants: Constants, power: PowerConfig | None = None
+        self,
+        spec: ModelSpec,
+        gpu: Gpu,
+        layout: ParallelLayout,
+        constants: Constants,
+        power: PowerConfig | None = None,
+        *,
+        miss: float = MISS,
     ) -> None:
         self.spec, self.gpu, self.layout, self.constants = spec, gpu, layout, constants
+        self._miss = miss
         self.prices: dict[tuple[int, int], StepCost] = {}
         """Kept prices of decode steps, for whoever simulates many engines of one kind (see ``RooflineRunner``)."""
         has = gpu.facts.__contains__
@@ -115,7 +129,7 @@ class Machine:
         seconds, watts = at(self._lock)
         limit = clock.settle * self._cap
         wanted = watts / (1.0 + (watts / limit) ** clock.sharpness) ** (1.0 / clock.sharpness)
-        if wanted > 0.999 * watts:
+        if wanted > (1.0 - 10.0 * self._miss) * watts:
             return StepCost(seconds, watts, self._lock)
         return self._under(at, watts, wanted)
 
@@ -132,7 +146,7 @@ class Machine:
             share = high - above * (high - low) / (above - below)
             seconds, watts = at(share)
             miss = watts - wanted
-            if abs(miss) < 1e-4 * wanted:
+            if abs(miss) < self._miss * wanted:
                 break
             # An end that stays twice is weighed down (Illinois), or it would stay for ever.
             if miss > 0:

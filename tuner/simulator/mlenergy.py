@@ -32,6 +32,10 @@ LONG_CONTEXT = 0.8
 """Assumed mean output so far over that of the length histogram, for GPQA: its windows open when all requests have just
 begun, and at large batches the published value would not even fit the device.
 """
+MISS = 1e-10
+"""A fit takes differences of predictions: what is left of the search under a cap must be far below them, or it follows
+the rounding of that search and ends elsewhere after the least change of anything.
+"""
 DISTINCT = {"chat": 1024, "gpqa": 198, "fim": 1024}
 """Distinct requests of a task, by the benchmark's documentation."""
 _PRECISION = {"bfloat16": "bf16", "fp8": "fp8", "mxfp4": "mxfp4"}
@@ -194,7 +198,8 @@ def _repeated(case: Case, prompt: float) -> float:
 
 def predict(case: Case, constants: Constants) -> Prediction:
     """What the model says about a case."""
-    cost = Machine(case.spec, case.gpu, case.layout, constants).cost(mean_step(case, constants.workload))
+    machine = Machine(case.spec, case.gpu, case.layout, constants, miss=MISS)
+    cost = machine.cost(mean_step(case, constants.workload))
     rate = case.batch / cost.seconds
     return Prediction(rate, cost.watts, cost.watts * case.devices / rate)
 

@@ -32,7 +32,10 @@ RANK = 0.95
 
 
 def accuracy_markdown(folder: Path) -> str:
-    """The whole page from a folder with the published tables. Takes about a minute: it fits once a family."""
+    """The whole page from a folder with the published tables: the same text from the same tables, wherever.
+
+    Takes one or two minutes: it fits once a family.
+    """
     runs = {
         "Released constants (the rows they were fitted on)": mlenergy_accuracy(folder / TABLE),
         "Unseen batch": mlenergy_accuracy(folder / TABLE, unseen="batch"),
@@ -124,6 +127,11 @@ def _sweep(document: Mapping[str, Any]) -> Iterator[str]:
         cells = " | ".join(f"{100 * value:.1f}%" for value in figures)
         yield f"| {name} | {row['rows']} | {cells} | {row['best_cap']:g} W | {row['best_cap_predicted']:g} W |"
     yield ""
+    for name in document["in_sample"]:
+        yield f"**In sample**: the constants of {name} were fitted on these very rows, so this shows how well the form"
+        yield "of the clock model fits, not how well it predicts a GPU that nobody has swept. Their provenance:"
+        yield f"{document['constants'][name]}."
+        yield ""
     yield "There is no open clock sweep of a data-centre GPU: on those the clock response is a prior."
     yield ""
     yield "Not scored here, because this page's tables do not hold it: latency per deployment (aiconfigurator's sample"

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +16,8 @@ from energyopt.core.errors import ConfigError, NotFoundError
 from tuner.simulator.accuracy import cap_sweep_accuracy, mlenergy_accuracy
 from tuner.simulator.constants import Constants
 from tuner.simulator.fit import fit
-from tuner.simulator.mlenergy import predict, read_table
+from tuner.simulator.mlenergy import Case, predict, read_rows, read_table
+from tuner.simulator.report import accuracy_markdown
 from tuner.simulator.score import score, spearman, summary
 
 TABLE, SWEEP = "mlenergy_v3_llm.csv", "rtxpro6000_power_cap_sweep.csv"
@@ -52,6 +59,46 @@ def test_an_unseen_family_is_predicted_without_its_rows(tables: Path) -> None:
     found = summary(score(unseen, lambda case: predict(case, constants)))
     assert found["j_per_token_mape"] <= 0.12
     assert constants.origin == "fitted"
+
+
+SMALL = ("Qwen/Qwen3-14B", "meta-llama/Llama-3.1-8B-Instruct")
+
+
+def small(tables: Path, folder: Path) -> None:
+    """Two series of the table and the sweep, which make the whole page in a second."""
+    rows = read_rows(tables / TABLE)
+    with (folder / TABLE).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        wanted = ("H100", "lm-arena-chat")
+        writer.writerows(row for row in rows if (row["gpu_model"], row["task"]) == wanted and row["model_id"] in SMALL)
+    shutil.copy(tables / SWEEP, folder)
+
+
+def test_the_page_has_the_same_bytes_in_every_process(tables: Path, tmp_path: Path) -> None:
+    small(tables, tmp_path)
+    script = "import sys, pathlib; from tuner.simulator.report import accuracy_markdown as page; "
+    script += "sys.stdout.buffer.write(page(pathlib.Path(sys.argv[1])).encode())"
+    environment = os.environ | {"PYTHONHASHSEED": "7", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-P", "-c", script, str(tmp_path)]
+    other = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
+    page = accuracy_markdown(tmp_path)
+    assert page.encode() == other.stdout
+    assert "19 rows scored" in page
+    assert "**In sample**: the constants of rtx-pro-6000" in page
+
+
+def test_a_fit_does_not_turn_on_the_last_digits_of_what_it_is_given(tables: Path, tmp_path: Path) -> None:
+    small(tables, tmp_path)
+    cases = read_table(tmp_path / TABLE).cases
+    start = Constants(gpu="h100", origin="prior", provenance="defaults")
+
+    def fitted(rows: list[Case]) -> list[float]:
+        constants = fit(rows, start, provenance="test")
+        return [*constants.time.model_dump().values(), *constants.power.model_dump().values()]
+
+    moved = [replace(case, rate=case.rate * (1 + 1e-7), watts=case.watts * (1 - 1e-7)) for case in cases]
+    assert fitted(moved) == pytest.approx(fitted(list(cases)), rel=1e-3)
 
 
 def test_every_row_of_the_cap_sweep_is_within_five_percent_and_the_best_cap_is_found(tables: Path) -> None:
