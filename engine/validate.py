@@ -69,7 +69,9 @@ def check_fits(prompt_tokens: int, max_tokens: int, cache: CacheShape) -> None:
 
     The last token sampled is never fed back, so it needs no place.
     """
-    needed = Layout(cache.all_groups).peak_blocks(prompt_tokens + max(max_tokens, 1) - 1, chunk=1)
+    tokens = prompt_tokens + max(max_tokens, 1) - 1
+    whole = -(-tokens // cache.block_tokens)  # as the layout of one plain group would say
+    needed = Layout(cache.groups).peak_blocks(tokens, chunk=1) if cache.groups else whole
     if needed > cache.num_blocks:
         raise PromptTooLongError(
             f"The prompt has {prompt_tokens} tokens and max_tokens is {max_tokens}, which takes {needed} KV blocks of "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from array import array
 
 import numpy as np
@@ -32,8 +33,9 @@ class Digest:
         if record.tpot is not None:
             self._samples["tpot"].append(record.tpot)
         self._samples["e2e"].append(record.e2e)
-        times = np.frombuffer(array("d", record.token_times))  # half the time of ``np.array``
-        if len(times) > 1:
+        count = len(record.token_times)
+        if count > 1:
+            times = np.frombuffer(struct.pack(f"{count}d", *record.token_times))  # a third of what ``np.array`` takes
             self._gaps.frombytes((times[1:] - times[:-1]).astype(np.float32).tobytes())
 
     def latencies(self) -> dict[str, LatencySummary]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Protocol
 
 from energyopt.core.units import Seconds
@@ -83,31 +83,37 @@ class PrefixRouter:
             self._recent, self._at, self._keys = [0.0] * engines, [0.0] * engines, [-math.inf] * engines
             self._order = [(-math.inf, number) for number in range(engines)]
         prompt, now = _to_compute(request), request.arrival
-        overlaps = self._overlaps(request, engines)
-        best = self._cheapest(prompt, now, overlaps)
+        levels = self._overlaps(request, engines)
+        best = self._cheapest(prompt, now, levels)
         chosen = best[0] if len(best) == 1 else self._among(request, best)
-        fresh = max(1, prompt - min(overlaps.get(chosen, 0), prompt))
+        overlap = next(tokens for tokens, holders in levels if holders >> chosen & 1)
+        fresh = max(1, prompt - min(overlap, prompt))
         self._note(chosen, self._faded(chosen, now) + fresh + request.output_tokens, now)
         self._store(chosen, request.names)
         return chosen
 
-    def _cheapest(self, prompt: int, now: float, overlaps: Mapping[int, int]) -> list[int]:
+    def _cheapest(self, prompt: int, now: float, levels: Sequence[tuple[int, int]]) -> list[int]:
         """The engines of the lowest cost, in order of their numbers."""
-        weight = self._cost.recent
-        costs = {
-            number: prompt - min(overlap, prompt) + weight * self._faded(number, now)
-            for number, overlap in overlaps.items()
-        }
-        lowest = min(costs.values(), default=math.inf)
-        edge = self._order[0][0] + CLOSE
-        for key, number in self._order:
-            if number not in overlaps:
-                cost = costs[number] = prompt + weight * self._faded(number, now)
-                if cost <= lowest:
-                    lowest, edge = cost, key + CLOSE
-                elif key > edge:
-                    break
-        return sorted(number for number, cost in costs.items() if cost <= lowest)
+        weight, lowest = self._cost.recent, math.inf
+        found: list[tuple[float, int]] = []
+        for tokens, engines in reversed(levels):
+            base, left, edge = prompt - min(tokens, prompt), engines, math.inf
+            if base > lowest:
+                continue
+            for key, number in self._order:
+                if left >> number & 1:
+                    cost = base + weight * self._faded(number, now)
+                    if cost <= lowest:
+                        lowest = cost
+                        found.append((cost, number))
+                    elif key > edge:
+                        break
+                    if cost <= lowest or edge == math.inf:
+                        edge = key + CLOSE
+                    left ^= 1 << number
+                    if not left:
+                        break
+        return sorted(number for cost, number in found if cost <= lowest)
 
     def _faded(self, number: int, now: float) -> float:
         return self._recent[number] * math.exp(min(0.0, (self._at[number] - now) / FADING))
@@ -119,20 +125,20 @@ class PrefixRouter:
         self._keys[number] = math.log(work) + now / FADING
         insort(self._order, (self._keys[number], number))
 
-    def _overlaps(self, request: SimRequest, engines: int) -> dict[int, int]:
-        """Tokens of the leading blocks that each engine holds, if any."""
-        overlaps: dict[int, int] = {}
-        left, depth = (1 << engines) - 1, 0
+    def _overlaps(self, request: SimRequest, engines: int) -> list[tuple[int, int]]:
+        """Tokens of leading blocks, rising, and the engines (as bits) that hold just these."""
+        levels: list[tuple[int, int]] = []
+        left = (1 << engines) - 1
         holders = self._holders.get
         for depth, name in enumerate(request.names):
             kept = left & holders(name, 0)
             if kept != left:
-                _note_overlap(overlaps, left & ~kept, depth * self._block)
+                levels.append((depth * self._block, left & ~kept))
                 left = kept
                 if not left:
-                    return overlaps
-        _note_overlap(overlaps, left, (depth + 1) * self._block if request.names else 0)
-        return overlaps
+                    return levels
+        levels.append((len(request.names) * self._block, left))
+        return levels
 
     def _among(self, request: SimRequest, best: list[int]) -> int:
         asked = RouteRequest(_to_compute(request), Seconds(request.arrival), request.session, _key(request))
@@ -153,14 +159,6 @@ class PrefixRouter:
                 holders[name] = left
             else:
                 del holders[name]
-
-
-def _note_overlap(overlaps: dict[int, int], engines: int, tokens: int) -> None:
-    """Write ``tokens`` for each engine whose bit is set."""
-    while tokens and engines:
-        lowest = engines & -engines
-        overlaps[lowest.bit_length() - 1] = tokens
-        engines ^= lowest
 
 
 def _to_compute(request: SimRequest) -> int:

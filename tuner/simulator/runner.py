@@ -110,7 +110,8 @@ class RooflineRunner:
         if shape.prefills:
             return self._cost(shape)
         count = int(shape.decodes)
-        mean, _ = self._rounded(count, int(shape.decode_context))
+        grain, bucket, _ = self._grain(count, int(shape.decode_context))
+        mean = bucket * grain
         known = self.machine.prices.get((count, mean))
         if known is None:
             known = self.machine.prices[count, mean] = self._cost(StepShape(count, max(1, mean * count), sampled=count))
@@ -122,19 +123,22 @@ class RooflineRunner:
         """
         known = self.machine.prices.get
         while True:
-            mean, end = self._rounded(count, context)
-            cost = known((count, mean)) or self.price(StepShape(count, context, sampled=count))
-            alike = max(1, -(-(end - 2 * context) // (2 * count)))
-            yield cost, alike
-            context += alike * count
+            grain, bucket, finer = self._grain(count, context)
+            while 2 * context < finer:
+                cost = known((count, bucket * grain)) or self.price(StepShape(count, context, sampled=count))
+                end = min((2 * bucket + 1) * grain * count, finer)
+                alike = max(1, -(-(end - 2 * context) // (2 * count)))
+                yield cost, alike
+                context += alike * count
+                bucket += 1
 
-    def _rounded(self, count: int, context: int) -> tuple[int, int]:
-        """The mean context to the nearest grain, and twice the context at which it changes."""
-        exact = context // count
-        octave = max(FINE.bit_length() - 1, exact.bit_length())
+    def _grain(self, count: int, context: int) -> tuple[int, int, int]:
+        """The grain of mean contexts around ``context / count``, to which multiple of it that is rounded, and twice the
+        context at which the grain doubles.
+        """
+        octave = max(FINE.bit_length() - 1, (context // count).bit_length())
         grain = GRAIN << (octave - FINE.bit_length() + 1)
-        bucket = (2 * context + grain * count) // (2 * grain * count)
-        return bucket * grain, min((2 * bucket + 1) * grain * count, count << (octave + 1))
+        return grain, (2 * context + grain * count) // (2 * grain * count), count << (octave + 1)
 
     def _cost(self, shape: StepShape) -> StepCost:
         return self.machine.cost(shape if self._pp == 1 else shape.divided(self._pp))
