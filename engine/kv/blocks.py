@@ -129,10 +129,13 @@ class BlockPool:
 
     def touch(self, blocks: Iterable[int]) -> None:
         """One more reference to each block; idle ones leave the queue and keep their hash."""
-        refs = self._refs
+        refs, hashes, partial, after, before = self._refs, self._hashes, self._partial, self._next, self._prev
         for block in blocks:
-            if refs[block] == 0:
-                self._unlink(block)
+            if refs[block] == 0:  # ``_unlink`` written out
+                left, right = before[block], after[block]
+                after[left], before[right] = right, left
+                self._idle -= 1
+                self._idle_hashed -= hashes[block] is not None or block in partial
             refs[block] += 1
 
     def free(self, blocks: Iterable[int]) -> None:
