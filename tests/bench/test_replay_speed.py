@@ -71,10 +71,12 @@ def test_one_core_carries_500_streams(figure: Report) -> None:
             server.kill()
     rate = result.rates["output_tok_s"] or 0.0
     cost = result.client.cpu / rate
+    itl = result.per_request.get("itl")  # no request ends in the window of a machine that is busy enough
+    typical = f"{itl.p50 * 1e3:.1f} ms" if itl else "of no request"
     print(  # noqa: T201 - the figure is the point
         f"\n{STREAMS} streams: {rate:,.0f} tok/s received with {result.client.cpu * 100:.0f}% of one core, "
         f"{cost * 1e6:.0f} us a token, so {cost * STREAMS * RATE * 100:.0f}% at {STREAMS * RATE:,} tok/s; "
-        f"loop lag p99 {result.client.loop_lag * 1e3:.1f} ms, ITL p50 {result.per_request['itl'].p50 * 1e3:.1f} ms, "
+        f"loop lag p99 {result.client.loop_lag * 1e3:.1f} ms, ITL p50 {typical}, "
         f"valid {result.valid} {result.reasons}"
     )
     share = 100 * cost * STREAMS * RATE
