@@ -23,7 +23,8 @@ done
 for file in "$work"/one/dist/*; do
   cmp "$file" "$work/two/dist/$(basename "$file")" || { echo "$(basename "$file") is not reproducible" >&2; exit 1; }
 done
-mkdir -p dist
+rm -rf dist  # what an earlier release left is no part of this one
+mkdir dist
 cp "$work"/one/dist/* dist/
 
 echo "listing what a plain install brings"

@@ -39,6 +39,22 @@ def test_every_way_to_build_it_names_extras_that_there_are(line: str) -> None:
     assert set((given[1] if given else "postgres").split(",")) <= set(extras)
 
 
-def test_torch_is_the_one_of_the_constraints() -> None:
-    assert re.search(r"^torch==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    assert sum(line.startswith("#   docker build") for line in LINES) == 3
+def test_torch_is_the_one_of_the_constraints_and_stays() -> None:
+    (commands,) = values("RUN")
+    first, *others = [part.strip() for part in commands.split("&&") if "pip install" in part]
+    found = re.fullmatch(
+        r"grep -E '(?P<line>[^']+)' /src/constraints\.txt \| xargs pip install "
+        r'--index-url "https://download\.pytorch\.org/whl/\$\{TORCH\}"',
+        first,
+    )
+    assert found is not None, first
+    pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if re.search(found["line"], line)]
+    assert [line.split("==")[0] for line in pinned] == ["torch"]
+    assert all("-c /src/constraints.txt" in other or "--no-deps" in other for other in others)
+
+
+def test_each_kind_of_device_has_a_way_to_build_it() -> None:
+    ways = [line for line in LINES if line.startswith("#   docker build")]
+    (default,) = [rest.partition("=")[2] for rest in values("ARG") if rest.startswith("TORCH=")]
+    indexes = [found[1] if (found := re.search(r"TORCH=(\S+)", way)) else default for way in ways]
+    assert [re.sub(r"[0-9.]+$", "", index) for index in indexes] == ["cpu", "cu", "rocm"]
