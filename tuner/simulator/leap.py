@@ -6,9 +6,11 @@ The time of each such step is still priced on its own (contexts grow), so record
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-
-import numpy as np
+from functools import reduce
+from itertools import accumulate, chain, repeat
+from operator import add, sub
 
 from energyopt.core.records import FinishReason, Phase
 from energyopt.core.units import Seconds
@@ -17,7 +19,7 @@ from engine.request import Request
 from engine.scheduler import Scheduler
 
 from .machine import StepCost
-from .runner import TOKEN, Ledger, RooflineRunner
+from .runner import TOKEN, RooflineRunner
 
 
 def leapable(scheduler: Scheduler, running: Sequence[Request]) -> int:
@@ -80,29 +82,23 @@ def _times(
     """When each step ends: sums in the very order in which stepping adds."""
     begin = runner.clock.now()
     spans = _spans(runner, count, context, steps, until - begin)
-    each = np.repeat([begin, *(cost.seconds for cost, _ in spans)], [1, *(number for _, number in spans)])
-    ticks = np.add.accumulate(each)  # which adds one after the other, unlike ``sum``
+    each = chain.from_iterable([repeat(cost.seconds, number) for cost, number in spans])
+    ticks: list[Seconds] = list(accumulate(each, initial=begin))  # type: ignore[arg-type]  # an instant and durations
     if ticks[-1] >= until:
-        ticks = ticks[: int(ticks[1:].searchsorted(until)) + 2]
-    ends: list[Seconds] = ticks[1:].tolist()
-    _note(runner.ledger, spans, begin, ends)
+        del ticks[bisect_left(ticks, until, 1) + 1 :]
+    last, place = len(ticks) - 1, 0
+    for cost, number in spans:
+        if place < last:
+            end = min(place + number, last)
+            runner.ledger.note(ticks[place], ticks[end], cost.watts, 0.0)
+            place = end
+    ends = ticks[1:]
     runner.clock.set(ends[-1])
     counters = scheduler.counters
-    counters.steps += len(ends)
-    counters.output_tokens += len(ends) * count
-    seconds = np.concatenate(([counters.step_seconds], ticks[1:] - ticks[:-1]))
-    counters.step_seconds = float(np.add.accumulate(seconds)[-1])
+    counters.steps += last
+    counters.output_tokens += last * count
+    counters.step_seconds = reduce(add, map(sub, ends, ticks), counters.step_seconds)
     return ends
-
-
-def _note(ledger: Ledger, spans: list[tuple[StepCost, int]], begin: float, ends: list[Seconds]) -> None:
-    """Enter the spans, of which the last ones may have been left out."""
-    place = 0
-    for cost, number in spans:
-        if place < len(ends):
-            place = min(place + number, len(ends))
-            ledger.note(begin, ends[place - 1], cost.watts, 0.0)
-            begin = ends[place - 1]
 
 
 def _spans(runner: RooflineRunner, count: int, context: int, steps: int, within: float) -> list[tuple[StepCost, int]]:
