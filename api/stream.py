@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from energyopt.core.errors import EnergyoptError
 from engine.output import Output
@@ -23,9 +22,11 @@ from .errors import problem_of
 from .fanout import Event, fan_out, until_disconnect
 from .services import Services
 from .shapes import DONE, Shape
+from .streamed import StreamedResponse
 from .usage import Tally, energy_of
 
 _log = logging.getLogger(__name__)
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 async def answer(request: Request, services: Services, call: Call, shape: Shape) -> Response:
@@ -44,7 +45,11 @@ async def answer(request: Request, services: Services, call: Call, shape: Shape)
     except BaseException:
         await events.aclose()
         raise
-    return SseResponse(_frames(services, call, shape, first, events), events)
+    owned = AsyncExitStack()
+    owned.push_async_callback(events.aclose)  # which aborts the jobs
+    return StreamedResponse(
+        _frames(services, call, shape, first, events), owned, headers=_HEADERS, media_type="text/event-stream"
+    )
 
 
 async def _next(events: AsyncGenerator[Event]) -> Event:
@@ -85,30 +90,3 @@ async def _frames(
         if not isinstance(error, EnergyoptError):
             _log.exception("unexpected error in the stream of %s", call.id)
         yield b"event: error\ndata: " + problem_of(error).body + b"\n\n"
-
-
-class SseResponse(Response):
-    """Sends ``frames`` as they come; when the client goes away, ``source`` is closed at once, which aborts its jobs."""
-
-    def __init__(self, frames: AsyncGenerator[bytes], source: AsyncGenerator[Event]) -> None:
-        super().__init__(
-            media_type="text/event-stream", headers={"cache-control": "no-cache", "x-accel-buffering": "no"}
-        )
-        del self.headers["content-length"]
-        self._frames = frames
-        self._source = source
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await until_disconnect(receive, self._send_all(send))
-        except ClientDisconnect:
-            return
-        finally:
-            await self._frames.aclose()
-            await self._source.aclose()
-
-    async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for frame in self._frames:
-            await send({"type": "http.response.body", "body": frame, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
 
 import aiohttp
 from fastapi import FastAPI
 from pydantic_core import from_json
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from api.errors import ForbiddenError, UnauthorizedError, install_handlers, problem_of
 from api.fanout import until_disconnect
 from api.middleware import BodyLimitMiddleware, LastNetMiddleware, RequestIdMiddleware
+from api.streamed import StreamedResponse
 from energyopt.core.clock import Clock
 from energyopt.core.errors import EngineDeadError, RequestError
 
 from .journey import BROKEN, Journey
 from .legs import legs_of
 from .pages import CONTENT_TYPE, merged_page
-from .through import Through
+from .through import through
 from .workers import Pools, Role, Worker
 
 MAX_BODY = 32 << 20
@@ -112,7 +112,7 @@ class PoolsFront:
         try:
             await until_disconnect(request.receive, journey.open())
             if legs.stream and journey.status == 200:
-                return _Relay(journey)
+                return _relay(journey)
             body = await until_disconnect(request.receive, journey.whole())
             return Response(body, journey.status, _back(journey.headers))
         except BaseException:
@@ -133,7 +133,7 @@ class PoolsFront:
         except BROKEN as error:
             self.pools.shun(worker)
             raise EngineDeadError("The engine broke off; the request can be sent again.") from error
-        return Through(answer, _back(answer.headers))
+        return through(answer, _back(answer.headers))
 
     async def _reset(self, request: Request) -> Response:
         """Every engine forgets; the answer is by engine."""
@@ -199,33 +199,21 @@ class PoolsFront:
             return None
 
 
-class _Relay(Response):
-    """Sends a journey's events as they come; when the client goes away, the engine is told at once."""
+def _relay(journey: Journey) -> StreamedResponse:
+    """A journey's events as they come; when the client goes away, the engine is told at once."""
+    owned = AsyncExitStack()
+    owned.callback(journey.close)
+    return StreamedResponse(_events(journey), owned, journey.status, _back(journey.headers))
 
-    def __init__(self, journey: Journey) -> None:
-        super().__init__(status_code=journey.status, headers=_back(journey.headers))
-        if "content-length" in self.headers:
-            del self.headers["content-length"]
-        self._journey = journey
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+async def _events(journey: Journey) -> AsyncGenerator[bytes]:
+    """The stream's body; that no engine was left to end it is its last event."""
+    async with aclosing(journey.chunks()) as chunks:
         try:
-            await until_disconnect(receive, self._send_all(send))
-        except ClientDisconnect:
-            return
-        finally:
-            self._journey.close()
-
-    async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with contextlib.aclosing(self._journey.chunks()) as chunks:
-            try:
-                async for data in chunks:
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
-            except EngineDeadError as error:
-                event = b"event: error\ndata: " + problem_of(error).body + b"\n\n"
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            async for data in chunks:
+                yield data
+        except EngineDeadError as error:
+            yield b"event: error\ndata: " + problem_of(error).body + b"\n\n"
 
 
 def _path(request: Request) -> str:

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack
 
 import aiohttp
-from starlette.requests import ClientDisconnect
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
-from api.fanout import until_disconnect
+from api.streamed import StreamedResponse
 
 
-class Through(Response):
-    """Owns ``answer``. When the client goes away the engine is told; where the engine breaks off, so does the answer:
-    a length that is not reached, or chunks without a last one, which no client takes for a whole one."""
+def through(answer: aiohttp.ClientResponse, headers: Mapping[str, str]) -> StreamedResponse:
+    """Takes ``answer`` over. When the client goes away the engine is told; where the engine breaks off, so does the
+    answer: a length that is not reached, or chunks without a last one, which no client takes for a whole one."""
+    length = answer.headers.get("content-length")
+    owned = AsyncExitStack()
+    owned.callback(answer.close)
+    sent = dict(headers) if length is None else {**headers, "content-length": length}
+    return StreamedResponse(_pieces(answer), owned, answer.status, sent)
 
-    def __init__(self, answer: aiohttp.ClientResponse, headers: Mapping[str, str]) -> None:
-        super().__init__(status_code=answer.status, headers=dict(headers))
-        length = answer.headers.get("content-length")
-        del self.headers["content-length"]  # of the empty body that was given here
-        if length is not None:
-            self.headers["content-length"] = length
-        self._answer = answer
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await until_disconnect(receive, self._send_all(send))
-        except ClientDisconnect:
-            return
-        finally:
-            self._answer.close()
-
-    async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for data in self._answer.content.iter_any():
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+async def _pieces(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    async for data in answer.content.iter_any():
+        yield data
