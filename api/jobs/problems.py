@@ -19,7 +19,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from api.errors import CLIENT_CLOSED_REQUEST, BodyTooLargeError, ForbiddenError, UnauthorizedError
+from api.errors import (
+    CLIENT_CLOSED_REQUEST,
+    BodyTooLargeError,
+    BodyTooSlowError,
+    ForbiddenError,
+    UnauthorizedError,
+)
 from energyopt.core.errors import (
     ControlError,
     EnergyoptError,
@@ -78,6 +84,7 @@ _SLUGS: dict[type[Exception], str] = {
     UnauthorizedError: "unauthorized",
     ForbiddenError: "forbidden",
     BodyTooLargeError: "body-too-large",
+    BodyTooSlowError: "body-too-slow",
     TooManyRequestsError: "too-many-requests",
     OverloadedError: "overloaded",
     StoreError: "database-refused",
