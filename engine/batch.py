@@ -57,10 +57,14 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's work. Decodes stand before prefill chunks. ``copies`` come first, in order."""
+    """One step's work. Decodes stand before prefill chunks. ``copies`` come first, in order.
+
+    ``since`` is when a device began to compute guesses for it: the step's time and joules count from there.
+    """
 
     items: tuple[ScheduledRequest, ...]
     copies: tuple[BlockCopy, ...] = ()
+    since: Seconds | None = None
 
     @property
     def num_tokens(self) -> int:

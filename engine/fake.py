@@ -22,6 +22,7 @@ from .batch import Batch, CacheShape, Sampled, ScheduledRequest, StepResult
 from .fake_kv import FakeKv, prefix_digest
 from .request import Request, TokenLogprobs
 from .sampler import Sampler, accepted
+from .speculative.draft_model import DraftModel
 
 LOWERCASE = range(97, 123)
 
@@ -51,6 +52,7 @@ class FakeRunner:
     ) -> None:
         self.steps = 0
         self.closed = self.asleep = False
+        self.draft: DraftModel | None = None
         self.thread: int | None = None
         self._cache = cache or CacheShape(num_blocks=256, block_tokens=16, bytes_per_block=Bytes(4096))
         self._clock = clock or MonotonicClock()
@@ -109,6 +111,8 @@ class FakeRunner:
 
     def close(self) -> None:
         self.closed = True
+        if self.draft is not None:
+            self.draft.close()
 
     def block(self, block: int) -> Sequence[int | None]:
         """What a block holds, for a mover; empty where nothing was written yet."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from energyopt.core.units import Seconds
+
 from .batch import Batch, BlockCopy, ScheduledRequest
 from .request import Request
 
@@ -13,6 +15,8 @@ class Plan:
         """``scores`` is how many prompt tokens may be scored."""
         self.budget = budget
         self.scores = scores
+        self.since: Seconds | None = None
+        """When a device began to compute something for this batch, before the batch itself."""
         self._decodes: list[ScheduledRequest] = []
         self._prefills: list[ScheduledRequest] = []
 
@@ -53,7 +57,7 @@ class Plan:
         self.budget -= len(draft)
 
     def batch(self, copies: tuple[BlockCopy, ...]) -> Batch:
-        return Batch((*self._decodes, *self._prefills), copies)
+        return Batch((*self._decodes, *self._prefills), copies, self.since)
 
 
 def is_decode(item: ScheduledRequest) -> bool:

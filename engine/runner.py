@@ -27,6 +27,7 @@ from .model.step import Paged, Slot, Stateful
 from .models import LoadedModel, usable_threads
 from .pool import PoolPlan, plan_pool
 from .sampler import Sampler
+from .speculative.draft_model import DraftModel
 
 _CPU_SHARE = 0.25
 """Of free memory, on a CPU: the rest of the machine lives there too."""
@@ -65,6 +66,8 @@ class TorchRunner:
         self._make_graphs = partial(self._decode_graphs, config, loaded.max_model_len, capturer)
         self._graphs = self._make_graphs()
         self._parked = Parked()
+        self.draft: DraftModel | None = None
+        """A smaller model that guesses for this one; it sleeps and ends with the runner."""
 
     @property
     def cache(self) -> CacheShape:
@@ -149,14 +152,23 @@ class TorchRunner:
         freed = Bytes(freed + self._parked.park(iter((self.pool,)), self._device, keep=False))
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        return freed
+        return freed if self.draft is None else Bytes(freed + self.draft.sleep())
 
     def wake(self) -> None:
-        with foreign_memory_errors("Waking the engine"):
-            self._parked.restore()
+        if self.draft is not None:
+            self.draft.wake()
+        try:
+            with foreign_memory_errors("Waking the engine"):
+                self._parked.restore()
+        except BaseException:
+            if self.draft is not None:
+                self.draft.sleep()
+            raise
         self._graphs = self._make_graphs()
 
     def close(self) -> None:
+        if self.draft is not None:
+            self.draft.close()
         self._graphs = None  # a graph holds on to the pool
         self._pool = None
         self._views = []

@@ -64,7 +64,7 @@ class Settlement:
             if sampled is not None:
                 tokens.append(self._append(request, sampled, result.end))
         if self._drafts is not None and all(share.phase is Phase.DECODE for share in shares):
-            self._drafts.policy.stepped(batch.num_tokens, result.start, result.end)
+            self._drafts.stepped(batch, result)
         return Settled(tuple(tokens), tuple(shares))
 
     def _append(self, request: Request, sampled: Sampled, at: Seconds) -> NewToken:

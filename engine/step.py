@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from energyopt.core.errors import EngineError
 from energyopt.core.records import FinishReason, RequestRecord, StepRecord
@@ -38,8 +39,10 @@ class StepLoop:
             self._flying.append(batch)
         if not self._flying:
             return False
-        result = self._pipeline.finish()
-        settled = self._scheduler.settle(self._flying.popleft(), result)
+        result, batch = self._pipeline.finish(), self._flying.popleft()
+        if batch.since is not None:
+            result = replace(result, start=batch.since)
+        settled = self._scheduler.settle(batch, result)
         self._emit(settled, StepRecord(result.start, result.end, self._devices, settled.shares))
         return True
 

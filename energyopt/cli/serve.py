@@ -88,7 +88,10 @@ def serve(
     tool_call_parser: Annotated[str, typer.Option(help="Format of tool calls, such as hermes.")] = "auto",
     reasoning_parser: Annotated[str, typer.Option(help="Format of reasoning, such as qwen3.")] = "auto",
     speculative_config: Annotated[
-        str | None, typer.Option(metavar="JSON", help='Guess tokens, as {"method": "ngram"}; default: do not.')
+        str | None,
+        typer.Option(
+            metavar="JSON", help='Guess tokens: {"method": "ngram"} or {"model": "a smaller one"}; default: none.'
+        ),
     ] = None,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens in one KV block.")] = 16,
     enable_prefix_caching: PrefixCaching = True,

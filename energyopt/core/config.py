@@ -7,14 +7,14 @@ sentence.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from .errors import ConfigError
+from .frozen import Config as Config
+from .speculation import SpeculativeConfig as SpeculativeConfig
 from .units import Bytes, Hertz, Seconds, Watts
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
@@ -29,17 +29,6 @@ Quantization = Literal["auto", "none", "int8", "int4"]
 
 MAX_THREADS = 1024
 """More than any machine's cores; libraries that are asked for more than a process may have end it without a word."""
-
-
-class Config(BaseModel):
-    """Base of every configuration: immutable, hashable by content, strict about keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    def digest(self) -> str:
-        """A short stable name for this content: equal configurations have equal digests in every process."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 class ParallelLayout(Config):
@@ -156,29 +145,6 @@ class KvTransferConfig(Config):
     def _pool_goes_with_its_transport(self) -> KvTransferConfig:
         if (self.transport == "mooncake") != (self.pool is not None):
             raise ValueError("transport mooncake needs pool, the address of the pool, and no other transport has one")
-        return self
-
-
-class SpeculativeConfig(Config):
-    """Guessing tokens and verifying several in one step; the names are those of vLLM's ``--speculative-config``.
-
-    ``ngram`` guesses what followed the last ``prompt_lookup_min`` to ``prompt_lookup_max`` tokens earlier in the same
-    request. With ``adaptive`` the depth, up to ``num_speculative_tokens``, is the one with the least joules per token
-    (the least time where joules are not measured), and 0 where none saves anything.
-    """
-
-    method: Literal["ngram"] = "ngram"
-    num_speculative_tokens: int = Field(4, ge=1, le=16)
-    prompt_lookup_max: int = Field(4, ge=1, le=16)
-    prompt_lookup_min: int = Field(2, ge=1, le=16)
-    adaptive: bool = True
-
-    @model_validator(mode="after")
-    def _lengths_are_in_order(self) -> SpeculativeConfig:
-        if self.prompt_lookup_min > self.prompt_lookup_max:
-            raise ValueError(
-                f"prompt_lookup_min {self.prompt_lookup_min} is above prompt_lookup_max {self.prompt_lookup_max}"
-            )
         return self
 
 

@@ -23,6 +23,7 @@ from ..batch import Batch, CacheShape, StepResult
 from ..memory import available_bytes, foreign_memory_errors, lazy_pages
 from ..models import OpenedModel, usable_threads
 from ..sampler import Sampler
+from ..speculative.draft_model import DraftModel
 from .model import NativeModel
 from .threads import ThreadPolicy
 
@@ -49,6 +50,8 @@ class NativeRunner:
         self._clock = clock
         self._sampler = Sampler(config.seed, loaded.tokenizer.eos_ids)
         self._threads = usable_threads(config)
+        self.draft: DraftModel | None = None
+        """A smaller model that guesses for this one; it ends with the runner."""
         self._policy = ThreadPolicy(self._threads) if config.threads is None else None
         try:
             self._shape = cache_shape(model, config, loaded.max_model_len)
@@ -100,6 +103,8 @@ class NativeRunner:
         return self._compute(batch).clone()
 
     def close(self) -> None:
+        if self.draft is not None:
+            self.draft.close()
         self._pool = None
         self._model.close()
 

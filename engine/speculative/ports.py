@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from energyopt.core.units import Seconds
 
@@ -31,6 +32,33 @@ class Proposer(Protocol):
 
     def forget(self, request: Request) -> None:
         """The request has ended or lost its place; what was kept about it may go. An unknown one is ignored."""
+        ...
+
+
+Wish = tuple[Request, int]
+"""A request, and how many tokens after its newest one are to be guessed at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guessed:
+    """A draft for each wish, empty where there is none. ``start`` is when a device began to compute them, None if none
+    did. ``late``: it read more than the newest tokens, so that it took longer than it usually does."""
+
+    drafts: Sequence[tuple[int, ...]]
+    start: Seconds | None = None
+    late: bool = False
+
+
+@runtime_checkable
+class BatchProposer(Protocol):
+    """Guesses for all requests of a step at once, because that is cheaper. Belongs to the step loop's thread."""
+
+    def propose_all(self, wishes: Sequence[Wish]) -> Guessed:
+        """At most as many tokens as each wish says."""
+        ...
+
+    def forget(self, request: Request) -> None:
+        """As ``Proposer.forget``."""
         ...
 
 
