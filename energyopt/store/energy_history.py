@@ -21,6 +21,7 @@ from energyopt.core.results import Source
 from energyopt.core.units import Joules, Seconds, Watts
 
 from .chunk_codec import decode_chunk
+from .energy_json import points_json
 from .energy_rows import MICROSECONDS, NANOJOULES, SOURCE_BITS
 from .refusal import refusal
 
@@ -100,12 +101,34 @@ class EnergyHistory:
         Multiples of 60 are made from rows of minutes, others from rows of seconds, which are kept for less time.
         Raises ConfigError for a window without a zone or end, a resolution below 1, or more points than ``limit``.
         """
+        rows, sensors = self._points(start, end, resolution, device, host, limit)
+        return [_point(row, sensors[row[0]], resolution) for row in rows]
+
+    def energy_json(
+        self,
+        start: datetime,
+        end: datetime,
+        *,
+        resolution: int = MINUTE,
+        device: str | None = None,
+        host: str | None = None,
+        limit: int = MAX_POINTS,
+    ) -> bytes:
+        """A JSON list of what ``energy`` returns, in a fraction of its time. Raises what that raises."""
+        rows, sensors = self._points(start, end, resolution, device, host, limit)
+        return f"[{','.join(points_json(rows, sensors, resolution))}]".encode()
+
+    def _points(
+        self, start: datetime, end: datetime, resolution: int, device: str | None, host: str | None, limit: int
+    ) -> tuple[Sequence[Sequence[Any]], dict[int, tuple[str, str, str]]]:
+        """The rows of a window in order of time and name, and who their sensors are."""
         low, high = _whole_seconds(start), _whole_seconds(end)
         if high < low or not 1 <= resolution <= MAX_RESOLUTION or not 1 <= limit <= MAX_POINTS:
             raise ConfigError(
                 f"A window of {high - low} s in steps of {resolution} s is not allowed: it must not end before it "
                 f"starts, steps are 1 to {MAX_RESOLUTION} s, points at most {MAX_POINTS}."
             )
+        whole = resolution in (1, MINUTE)
         with self._reading() as connection:
             sensors = _sensors(connection, device, host)
             values: dict[str, object] = {
@@ -116,12 +139,13 @@ class EnergyHistory:
                 "limit": limit + 1,
                 "ids": list(sensors),
             }
-            query = text(_ROWS if resolution in (1, MINUTE) else _SUMS).bindparams(bindparam("ids", expanding=True))
-            rows = _merged(connection.execute(query, values).all())
+            query = text(_ROWS if whole else _SUMS).bindparams(bindparam("ids", expanding=True))
+            found: Sequence[Sequence[Any]] = connection.execute(query, values).all()
+        rows = found if whole else _merged(found)
         if len(rows) > limit:
             raise ConfigError(f"The window holds more than {limit} points: ask for a shorter one, or longer steps.")
-        found = [_point(row, sensors[row[0]], resolution) for row in rows]
-        return sorted(found, key=lambda point: (point.at, point.host, point.device, point.scope))
+        rank = {number: place for place, number in enumerate(sorted(sensors, key=sensors.__getitem__))}
+        return sorted(rows, key=lambda row: row[1] * len(rank) + rank[row[0]]), sensors
 
     def pieces(self, run: str, device: str, scope: str, *, limit: int = 10 * MAX_POINTS) -> list[ExactPiece]:
         """Every piece of one sensor within a run, in order. Raises NotFoundError if none was kept."""
@@ -188,7 +212,7 @@ def _sources(bits: int) -> tuple[Source, ...]:
     return tuple(source for source, bit in SOURCE_BITS.items() if bits & bit)
 
 
-def _point(row: tuple[Any, ...], sensor: tuple[str, str, str], resolution: int) -> EnergyPoint:
+def _point(row: Sequence[Any], sensor: tuple[str, str, str], resolution: int) -> EnergyPoint:
     _, begins, nanojoules, covered_us, low, high, doubt, edge, bits = row
     host, device, scope = sensor
     joules, covered = nanojoules / NANOJOULES, covered_us / MICROSECONDS

@@ -15,7 +15,7 @@ from energyopt.store.energy_history import MAX_POINTS, MAX_RESOLUTION, MINUTE
 
 from ..access import note
 from ..bodies import CapBody, checked, read_object
-from ..documents import answer
+from ..documents import answer, answer_json
 from ..door import Caller, Controller, Reader, ServicesDep
 from ..openapi import CAP
 from ..services import JobServices
@@ -62,8 +62,8 @@ def energy(
         raise ConfigError("start and end must name their time zone, such as 2026-01-31T12:00:00Z.")
     if label is not None:
         return _of_label(services, caller, label, start, end, resolution, device, host)
-    points = services.energy.energy(start, end, resolution=resolution, device=device, host=host, limit=limit)
-    return answer({"resolution": resolution, "items": points})
+    points = services.energy.energy_json(start, end, resolution=resolution, device=device, host=host, limit=limit)
+    return answer_json(b'{"resolution":%d,"items":%b}' % (resolution, points))
 
 
 @router.get("/v1/energy/sensors")
