@@ -27,14 +27,22 @@ class Service:
     """``energyopt api`` and a worker, each a program of its own, over one database."""
 
     def __init__(
-        self, http: httpx.Client, start: Start, folder: Path, model: Path, db: str, **environment: str
+        self,
+        http: httpx.Client,
+        start: Start,
+        folder: Path,
+        model: Path,
+        db: str,
+        *,
+        conduct: bool = False,
+        **environment: str,
     ) -> None:
         words = ("--db", db, "--out", str(folder / "reports"))
         how = {"environment": {**os.environ, **environment}}
         self.model, self._http = str(model), http
         root = ("--model-root", str(model.parent), "--workers", "0")
         self.api = start("api", *words, *root, "--port", **how).ready()
-        self.worker = start("worker", *words, **how)
+        self.worker = start("worker", *words, *(("--conduct",) if conduct else ()), **how)
 
     def post(self, trials: int = 4) -> str:
         """A study of short trials; its id."""
@@ -73,6 +81,10 @@ class Service:
             if found["state"] in TERMINAL:
                 return found
         raise AssertionError(f"{self.study(name)}, {self.worker.said[-2000:]}")
+
+    def caps(self) -> list[Any]:
+        """Leases on limits of devices."""
+        return list(self._get("/v1/caps")["items"])
 
     def _get(self, path: str) -> dict[str, Any]:
         for _ in within(60.0, 0.5):  # the database may be away
@@ -158,6 +170,28 @@ def test_its_worker_stops_longer_than_its_lease(make: Make, start: Start, tmp_pa
     same(second, service.finished(study))
     assert service.api.end() == 0
     assert {service.worker.end(), other.end()} <= ENDED
+
+
+def test_its_worker_over_http_is_killed(make: Make, start: Start, tmp_path: Path) -> None:
+    """Two work without the database; the one at work is killed, and the other goes on with what it had taken."""
+    service = make(f"sqlite:///{tmp_path}/e.db", conduct=True)
+    words = ("worker", "--api", service.api.url, "--out", str(tmp_path / "remote"))
+    how = {"environment": {**os.environ, "ENERGYOPT_OUT": str(tmp_path / "remote")}}
+    killed = start(*words, **how)
+    study = service.post()
+    first = service.until_finished(study, 1)
+    assert service.study(study)["state"] not in TERMINAL, "the worker must be at work when it is killed"
+    killed.kill()
+    other = start(*words, "--slot", "1", **how)
+    over = service.until_over(study)
+    assert over["state"] == "succeeded", (over, service.worker.said[-2000:], other.said[-2000:])
+    same(first, service.finished(study))
+    assert len(service.finished(study)) > len(first), "nobody went on"
+    assert service.caps() == []
+    assert other.end() in ENDED
+    assert service.api.end() == 0
+    assert service.worker.end() in ENDED
+    assert children_of(other) == children_of(service.worker) == []
 
 
 def children_of(program: Program) -> list[int]:
