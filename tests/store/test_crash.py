@@ -28,7 +28,8 @@ url, template = sys.argv[1], RunResult.model_validate_json(sys.argv[2])
 me = str(os.getpid())
 store = open_store(url)
 study = store.study("latest")
-lost = store.requeue_lost(study.id, me)
+store.requeue_lost(study.id, me)
+lost = [trial.number for trial in store.trials(study.id) if trial.state is TrialState.QUEUED]  # also never started ones
 for trial in itertools.count():
     number = lost.pop() if lost else store.add_trial(study.id, {"x": trial}, study.spec.baseline, Origin.SEARCH).number
     store.start_attempt(study.id, number, me)

@@ -196,7 +196,9 @@ def deployment() -> Callable[[str], Deployment]:
 
 @pytest.fixture
 def plan() -> MeasurePlan:
-    return MeasurePlan(warmup=Seconds(0.1), window=Seconds(0.4), timeout=Seconds(20.0))
+    return MeasurePlan(
+        warmup=Seconds(0.1), window=Seconds(0.4), timeout=Seconds(90.0)
+    )  # far more than a busy machine takes to start a child
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def run(evaluator: EmbeddedEvaluator, deployment: Deploy, workload: Workload, pl
         behaviour: str,
         *,
         progress: ProgressSink = lambda progress: None,
-        timeout: float = 20.0,
+        timeout: float = 90.0,
         slos: Sequence[Slo] = (),
     ) -> RunResult:
         timed = plan.model_copy(update={"timeout": Seconds(timeout)})
