@@ -196,9 +196,8 @@ def deployment() -> Callable[[str], Deployment]:
 
 @pytest.fixture
 def plan() -> MeasurePlan:
-    return MeasurePlan(
-        warmup=Seconds(0.1), window=Seconds(0.4), timeout=Seconds(90.0)
-    )  # far more than a busy machine takes to start a child
+    patience = Seconds(90.0)  # far more than a busy machine takes to start a child
+    return MeasurePlan(warmup=Seconds(0.1), window=Seconds(0.4), timeout=patience)
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_each_fault_is_a_result_of_its_kind(
 ) -> None:
     kind, words = FAULTS[fault]
     slow = fault in ("never-ready", "hang", "stalls")
-    short = plan.model_copy(update={"timeout": Seconds(3.0 if slow else 20.0)})
+    short = plan.model_copy(update={"timeout": Seconds(3.0 if slow else 60.0)})
     with pytest.raises(kind, match=words):
         LaunchedEvaluator(VLLM, launch, steady).run(deployment(fault), workload, short, SLOS, lambda progress: None)
     assert launch.log_dir is not None
